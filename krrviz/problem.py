@@ -1,0 +1,188 @@
+"""Problem: a padded batch of Gaussian kernel systems (K + rI)α = y, with their exact answers.
+
+K_ij = exp(−‖x_i − x_j‖²/2σ²), r = λ (ridge scale ``absolute``) or nλ (``per_sample``, n the
+prompt's own count). This file alone decides how λ scales.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A batch of prompts; prompt ``b`` uses the first ``count[b]`` of its N context slots.
+
+    Parameters
+    ----------
+    X : (..., N, d) context inputs, in standardised units
+    y : (..., N) labels, standardised; unused slots are set to 0
+    x_query : (..., Q, d) query inputs
+    count : (...) labelled tokens of each prompt, 1 to N
+    bandwidth, ridge : σ > 0 and λ > 0
+    ridge_scale : ``absolute`` or ``per_sample``
+    noiseless, labels : (..., Q) at the queries: the drawn function, and the held-out labels;
+        None where nobody knows them
+
+    Unused slots get y = 0, identity rows in K and zeros in k_*, so that every method's α stays
+    0 there and none of them needs to know about padding.
+
+    Raises
+    ------
+    ValueError
+        A shape that does not fit, a value that is not finite, a count outside 1 to N, or a
+        bandwidth or ridge that is not positive.
+    """
+
+    X: Float[Tensor, "*batch N d"]
+    y: Float[Tensor, "*batch N"]
+    x_query: Float[Tensor, "*batch Q d"]
+    count: Int[Tensor, "*batch"]
+    bandwidth: float
+    ridge: float
+    ridge_scale: str = "absolute"
+    noiseless: Float[Tensor, "*batch Q"] | None = None
+    labels: Float[Tensor, "*batch Q"] | None = None
+
+    def __post_init__(self) -> None:
+        batch, n, d = self.X.shape[:-2], *self.X.shape[-2:]
+        for name, tensor, shape in (
+            ("y", self.y, (*batch, n)),
+            ("x_query", self.x_query, (*batch, self.x_query.shape[-2], d)),
+            ("count", self.count, batch),
+        ):
+            if tuple(tensor.shape) != tuple(shape):
+                raise ValueError(
+                    f"{name} has shape {tuple(tensor.shape)} but X is {tuple(self.X.shape)}: "
+                    f"expected {tuple(shape)}"
+                )
+        for name in ("X", "y", "x_query"):
+            if not bool(torch.isfinite(getattr(self, name)).all()):
+                raise ValueError(f"{name} holds values that are not finite")
+        for name in ("bandwidth", "ridge"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(f"{name}={value} must be a finite number above 0")
+        if self.ridge_scale not in ("absolute", "per_sample"):
+            raise ValueError(
+                f"ridge_scale={self.ridge_scale!r} must be one of absolute, per_sample"
+            )
+        if bool((self.count < 1).any()) or bool((self.count > n).any()):
+            raise ValueError(f"count must be 1 to {n}, the number of context slots")
+        object.__setattr__(self, "y", self.y * self.used)
+
+    # -- shapes and copies ----------------------------------------------------------------
+
+    @property
+    def n_max(self) -> int:
+        """N, the number of context slots."""
+        return self.X.shape[-2]
+
+    @cached_property
+    def used(self) -> Bool[Tensor, "*batch N"]:
+        """True where a context slot holds a labelled token."""
+        return torch.arange(self.n_max, device=self.X.device) < self.count[..., None]
+
+    def to(self, device: torch.device | str, dtype: torch.dtype) -> Problem:
+        """This problem on another device and in another precision."""
+        moved: dict[str, Tensor] = {}
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if isinstance(value, Tensor):
+                kind = dtype if value.is_floating_point() else value.dtype
+                moved[item.name] = value.to(device=device, dtype=kind)
+        return replace(self, **moved)
+
+    def prefixes(self, counts: list[int]) -> Problem:
+        """The same prompts cut to each of ``counts``: batch (len(counts), ...)."""
+        lead = (len(counts), *self.count.shape)
+
+        def repeated(value: Tensor | None) -> Tensor | None:
+            return None if value is None else value.expand(len(counts), *value.shape)
+
+        cut = torch.tensor(counts, device=self.X.device).view(-1, *[1] * self.count.ndim)
+        return replace(
+            self,
+            X=repeated(self.X),
+            y=repeated(self.y),
+            x_query=repeated(self.x_query),
+            count=cut.expand(lead).minimum(self.count.expand(lead)),
+            noiseless=repeated(self.noiseless),
+            labels=repeated(self.labels),
+        )
+
+    # -- the linear system ------------------------------------------------------------------
+
+    def kernel(
+        self, a: Float[Tensor, "*batch M d"], b: Float[Tensor, "*batch N d"]
+    ) -> Float[Tensor, "*batch M N"]:
+        """exp(−‖a_i − b_j‖²/2σ²), from the differences themselves: nothing cancels."""
+        scaled = [points / (math.sqrt(2) * self.bandwidth) for points in (a, b)]
+        distance = torch.cdist(*scaled, compute_mode="donot_use_mm_for_euclid_dist")
+        return distance.square_().neg_().exp_()
+
+    @cached_property
+    def K(self) -> Float[Tensor, "*batch N N"]:
+        """Kernel matrix; identity rows and columns on unused slots."""
+        pair = self.used[..., :, None] & self.used[..., None, :]
+        eye = torch.eye(self.n_max, device=self.X.device, dtype=self.X.dtype)
+        return torch.where(pair, self.kernel(self.X, self.X), eye)
+
+    @cached_property
+    def k_query(self) -> Float[Tensor, "*batch Q N"]:
+        """k_*: kernel between queries and context; 0 on unused slots."""
+        return self.kernel(self.x_query, self.X) * self.used[..., None, :]
+
+    @cached_property
+    def degree(self) -> Float[Tensor, "*batch N"]:
+        """Row sums D_i = Σ_j K_ij, at least 1."""
+        return self.K.sum(-1)
+
+    @cached_property
+    def r(self) -> Float[Tensor, "*batch 1"]:
+        """What stands on the diagonal beside K: λ, or nλ."""
+        scale = self.count if self.ridge_scale == "per_sample" else torch.ones_like(self.count)
+        return (self.ridge * scale[..., None]).to(self.X.dtype)
+
+    def apply(self, alpha: Float[Tensor, "*batch N"]) -> Float[Tensor, "*batch N"]:
+        """Aα = Kα + rα."""
+        return (self.K @ alpha[..., None])[..., 0] + self.r * alpha
+
+    def predict(self, alpha: Float[Tensor, "*batch N"]) -> Float[Tensor, "*batch Q"]:
+        """f(x*) = k(x*)ᵀα."""
+        return (self.k_query @ alpha[..., None])[..., 0]
+
+    # -- the exact answer ---------------------------------------------------------------------
+
+    @cached_property
+    def alpha_star(self) -> Float[Tensor, "*batch N"]:
+        """α* = A⁻¹y by Cholesky.
+
+        Where rounding leaves A without a factor (duplicate rows and a ridge below rounding) the
+        eigenvalues decide instead: K is positive semidefinite, so none of A's may lie below r.
+        ``residual`` says how good the answer is.
+        """
+        A = self.K + torch.diag_embed(self.r.expand(self.y.shape))
+        factor, failed = torch.linalg.cholesky_ex(A)
+        if not bool(failed.any()):
+            return torch.cholesky_solve(self.y[..., None], factor)[..., 0]
+        values, vectors = torch.linalg.eigh(A)
+        coefficients = (vectors.mT @ self.y[..., None])[..., 0] / values.maximum(self.r)
+        return (vectors @ coefficients[..., None])[..., 0]
+
+    @cached_property
+    def exact(self) -> Float[Tensor, "*batch Q"]:
+        """The kernel ridge regression answer at the queries, k_*ᵀα*."""
+        return self.predict(self.alpha_star)
+
+    @cached_property
+    def residual(self) -> Float[Tensor, "*batch"]:
+        """‖y − Aα*‖/‖y‖: how well the direct solve solved; 0 where y is 0."""
+        error = (self.y - self.apply(self.alpha_star)).norm(dim=-1)
+        return error / self.y.norm(dim=-1).clamp_min(torch.finfo(self.y.dtype).tiny)

@@ -1,0 +1,568 @@
+"""Settings and View: every number a person can move, its default, its range, its form in a link.
+
+Field name = widget key = URL key = CLI option. Rules are data, so the sidebar, the command line
+and the link reader all speak from this one table.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, Self
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+LINK_VERSION = "1"
+MAX_N = int(os.environ.get("KRRVIZ_MAX_N", 16384))
+
+# Keys that Streamlit itself reads from a link; not ours to judge.
+FOREIGN_KEYS = frozenset({"embed", "embed_options"})
+
+
+class SettingsError(ValueError):
+    """A setting that cannot be used; the message names it, its value and what is allowed.
+
+    ``fields`` holds the settings involved, the first to blame first.
+    """
+
+    def __init__(self, message: str, *blamed: str) -> None:
+        super().__init__(message)
+        self.fields = blamed
+
+
+def shown(value: object) -> str:
+    """``value`` as it may stand in a message: one line, printable, at most 40 characters."""
+    text = "".join(c if c.isprintable() else "�" for c in str(value))
+    return text if len(text) <= 40 else text[:39] + "…"
+
+
+# ---------------------------------------------------------------------------------------------
+# Rules: what a field may hold
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of a few words; ``later`` are words that are planned and refused by name."""
+
+    options: tuple[str, ...]
+    later: tuple[str, ...] = ()
+
+    @property
+    def allowed(self) -> str:
+        return "one of " + ", ".join(self.options)
+
+    def parse(self, text: str) -> str:
+        return text
+
+    def check(self, value: object) -> str:
+        if value in self.later:
+            raise ValueError(f"is not available yet; allowed: {self.allowed}")
+        if not isinstance(value, str) or value not in self.options:
+            raise ValueError(f"must be {self.allowed}")
+        return value
+
+
+@dataclass(frozen=True)
+class Number:
+    """A finite number in [low, high], or one of a few words."""
+
+    low: float
+    high: float
+    whole: bool = False
+    words: tuple[str, ...] = ()
+
+    @property
+    def allowed(self) -> str:
+        low, high = (f"{edge:.10g}" for edge in (self.low, self.high))
+        kind = "a whole number " if self.whole else ""
+        return " or ".join([f"{kind}{low} to {high}", *self.words])
+
+    def parse(self, text: str) -> float | int | str:
+        if text in self.words:
+            return text
+        # Python's own parsers also take "1_000", " 1" and other alphabets' digits.
+        if self.whole and re.fullmatch(r"[+-]?[0-9]{1,20}", text):
+            return int(text)
+        if not self.whole and re.fullmatch(r"[+-]?[0-9.]{1,40}([eE][+-]?[0-9]{1,4})?", text):
+            return float(text)
+        raise ValueError(f"must be {self.allowed}")
+
+    def check(self, value: object) -> float | int | str:
+        if isinstance(value, str) and value in self.words:
+            return value
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ValueError(f"must be {self.allowed}")
+        if not (math.isfinite(value) and self.low <= value <= self.high):
+            raise ValueError(f"must be {self.allowed}")
+        if self.whole and value != int(value):
+            raise ValueError(f"must be {self.allowed}")
+        return int(value) if self.whole else float(value)
+
+
+@dataclass(frozen=True)
+class Several:
+    """One or more different words, kept in the order of ``options``."""
+
+    options: tuple[str, ...]
+
+    @property
+    def allowed(self) -> str:
+        return "one or more of " + ", ".join(self.options)
+
+    def parse(self, text: str) -> tuple[str, ...]:
+        return (text,)
+
+    def check(self, value: object) -> tuple[str, ...]:
+        words = (value,) if isinstance(value, str) else value
+        if not isinstance(words, (tuple, list)) or not words or set(words) - set(self.options):
+            raise ValueError(f"must be {self.allowed}")
+        return tuple(word for word in self.options if word in words)
+
+
+Rule = Choice | Number | Several
+
+
+@dataclass(frozen=True)
+class About:
+    """What the interface says of a field."""
+
+    rule: Rule
+    label: str
+    help: str
+    group: str
+
+
+def setting(default: Any, rule: Rule, label: str, help: str, group: str) -> Any:
+    """A dataclass field with its rule and words."""
+    return field(default=default, metadata={"about": About(rule, label, help, group)})
+
+
+# ---------------------------------------------------------------------------------------------
+# What both records share: checking, and the query-string form
+
+
+@dataclass(frozen=True)
+class Record:
+    """A frozen set of checked fields with a query-string form."""
+
+    # Keys of the sibling record, which a shared link also carries.
+    siblings: ClassVar[frozenset[str]] = frozenset()
+
+    def __post_init__(self) -> None:
+        for name, about in self.table().items():
+            value = getattr(self, name)
+            try:
+                object.__setattr__(self, name, about.rule.check(value))
+            except ValueError as error:
+                raise SettingsError(f"{name}={shown(value)} {error}", name) from None
+
+    @classmethod
+    def table(cls) -> dict[str, About]:
+        """Field name -> rule, label, help, group, in order."""
+        return {f.name: f.metadata["about"] for f in fields(cls)}
+
+    @classmethod
+    def read(cls, text: str) -> tuple[Self, tuple[str, ...]]:
+        """A query string or whole link -> the record with all good keys applied, and problems.
+
+        Each problem is a sentence naming key, value and allowed range. Nothing raises.
+        """
+        values, problems = cls._parse(text)
+        while True:
+            try:
+                return cls(**values), tuple(problems)
+            except SettingsError as error:
+                problems.append(f"{error}.")
+                # Drop the first key to blame that the link itself named: the defaults alone are fine.
+                del values[next(name for name in error.fields if name in values)]
+
+    @classmethod
+    def from_query(cls, text: str) -> Self:
+        """Like :meth:`read`, but any problem raises :class:`SettingsError`."""
+        record, problems = cls.read(text)
+        if problems:
+            raise SettingsError(" ".join(problems))
+        return record
+
+    def to_query(self) -> str:
+        """Every field, defaults too, and the link version; `read` gives the same record back."""
+        pairs: list[tuple[str, str]] = [("v", LINK_VERSION)]
+        for name in self.table():
+            value = getattr(self, name)
+            pairs += [(name, str(v)) for v in (value if isinstance(value, tuple) else (value,))]
+        return urlencode(pairs)
+
+    @classmethod
+    def _parse(cls, text: str) -> tuple[dict[str, Any], list[str]]:
+        """The keys that are good by themselves, and what is wrong with the others."""
+        table, values, problems = cls.table(), dict[str, Any](), list[str]()
+        for key, items in _pairs(text).items():
+            if key == "v":
+                if items != [LINK_VERSION]:
+                    problems.append(
+                        f"v={shown(items[-1])}: this version reads links of v={LINK_VERSION}; "
+                        "what it knows of the link is applied."
+                    )
+            elif key in cls.siblings or key in FOREIGN_KEYS:
+                continue
+            elif key not in table:
+                problems.append(f"{shown(key)} is not a setting; known: {', '.join(table)}.")
+            elif len(items) > 1 and not isinstance(table[key].rule, Several):
+                problems.append(f"{key} stands {len(items)} times in the link; once is allowed.")
+            else:
+                rule = table[key].rule
+                try:
+                    parsed = [rule.parse(item) for item in items]
+                    value = sum(parsed, ()) if isinstance(rule, Several) else parsed[0]
+                    values[key] = rule.check(value)
+                except ValueError as error:
+                    problems.append(f"{key}={shown(','.join(items))} {error}.")
+        return values, problems
+
+
+def _pairs(text: str) -> dict[str, list[str]]:
+    """Query string, ``?``-prefixed query or whole link -> key -> values."""
+    text = text.strip()
+    # A bare query has no "?" of its own: only what stands before the first "=" can tell.
+    head = text.partition("=")[0]
+    query = urlsplit(text).query if "?" in head else text.split("#")[0]
+    pairs: dict[str, list[str]] = {}
+    for key, value in parse_qsl(query, keep_blank_values=True):
+        pairs.setdefault(key, []).append(value)
+    return pairs
+
+
+# ---------------------------------------------------------------------------------------------
+# The data sets that ship, as far as settings must know them (a test holds this to the files)
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Name and size of a data set; ``rows`` and ``d`` are None where a person decides."""
+
+    title: str
+    rows: int | None
+    d: int | None
+    bandwidth: float
+
+
+DATASETS: Mapping[str, DataSet] = {
+    "gp": DataSet("Gaussian process draws", None, None, 0.5),
+    "motorcycle": DataSet("Motorcycle crash", 133, 1, 0.3),
+    "co2": DataSet("Mauna Loa CO₂", 2225, 1, 0.5),
+    "diabetes": DataSet("Diabetes", 442, 10, 3.0),
+    "csv": DataSet("Your CSV file", None, None, 1.0),
+}
+
+METHODS = (
+    "transformer",
+    "preconditioned_richardson",
+    "function_space_richardson",
+    "gradient_descent",
+    "nesterov",
+    "heavy_ball",
+    "chebyshev",
+    "conjugate_gradient",
+    "preconditioned_conjugate_gradient",
+)
+
+PROBLEM, TRANSFORMER, COMPARISON, MACHINE = "problem", "transformer", "comparison", "machine"
+
+
+@dataclass(frozen=True)
+class Settings(Record):
+    """One picture, wholly determined: same settings, dtype and device give the same numbers.
+
+    Raises :class:`SettingsError` on the first field outside its range.
+    """
+
+    data: str = setting(
+        "motorcycle", Choice(tuple(DATASETS)), "Data", "Where the prompts come from.", PROBLEM
+    )
+    inputs: str = setting(
+        "uniform",
+        Choice(("uniform", "clumped", "gaussian")),
+        "GP inputs",
+        "How inputs are spread, for Gaussian process draws only: uniform on [−1, 1]ᵈ, "
+        "in a few tight clumps, or standard normal.",
+        PROBLEM,
+    )
+    d: int = setting(
+        2, Number(1, 50, whole=True), "Input dimension d", "For GP draws only.", PROBLEM
+    )
+    noise: float = setting(
+        0.1,
+        Number(0, 1e3),
+        "Label noise",
+        "Variance of the noise added to GP draws of variance 1; the labels are then scaled to "
+        "variance 1.",
+        PROBLEM,
+    )
+    n: int = setting(
+        64,
+        Number(2, MAX_N, whole=True),
+        "Context length N",
+        "Labelled tokens in a prompt. The transformer has this many context slots.",
+        PROBLEM,
+    )
+    queries: int = setting(
+        32,
+        Number(1, 1024, whole=True),
+        "Queries",
+        "Test inputs per prompt, held out from the context; errors are over these.",
+        PROBLEM,
+    )
+    prompts: int = setting(
+        16,
+        Number(1, 256, whole=True),
+        "Prompts",
+        "Independent prompts; every error is the mean over them.",
+        PROBLEM,
+    )
+    # None stands for the data set's own default and is replaced when the record is made.
+    bandwidth: float = setting(
+        None,
+        Number(1e-3, 1e3),
+        "Bandwidth σ",
+        "Width of the Gaussian kernel exp(−‖x−x′‖²/2σ²), in standardised input units.",
+        PROBLEM,
+    )
+    ridge: float = setting(
+        0.1,
+        Number(1e-12, 1e6),
+        "Ridge λ",
+        "Added to the kernel's diagonal; the noise variance of the matching Gaussian process.",
+        PROBLEM,
+    )
+    ridge_scale: str = setting(
+        "absolute",
+        Choice(("absolute", "per_sample")),
+        "Ridge scale",
+        "absolute: K + λI. per_sample: K + nλI with n the prompt's own count.",
+        PROBLEM,
+    )
+    seed: int = setting(
+        0, Number(0, 2**31 - 1, whole=True), "Seed", "Fixes every random draw.", PROBLEM
+    )
+    steps: int = setting(
+        32,
+        Number(0, 100_000, whole=True),
+        "Depth: steps T",
+        "Updates. In the paper's layout one update is two transformer blocks.",
+        TRANSFORMER,
+    )
+    segments: int = setting(
+        128,
+        Number(1, 65_536, whole=True),
+        "Hinges per side m",
+        "The products are made of hinges: MLP width is 4m and a little more.",
+        TRANSFORMER,
+    )
+    layout: str = setting(
+        "paper",
+        Choice(("paper", "fused")),
+        "Layout",
+        "paper: two blocks per update. fused: one block per update, the same numbers.",
+        TRANSFORMER,
+    )
+    product: str = setting(
+        "balanced",
+        Choice(("plain", "balanced")),
+        "Product",
+        "balanced scales both factors to one range first: less width for the same error "
+        "(our choice). plain gives the paper's rate.",
+        TRANSFORMER,
+    )
+    update: str = setting(
+        "richardson",
+        Choice(("richardson",), later=("chebyshev", "heavy_ball", "nesterov", "function_space")),
+        "Update rule",
+        "The iteration that the blocks carry out.",
+        TRANSFORMER,
+    )
+    sink: float | str = setting(
+        0,
+        Number(0, 1e12, words=("ridge",)),
+        "Sink level s",
+        "Attention to the sink in the iteration blocks; 0 is the paper's.",
+        TRANSFORMER,
+    )
+    alpha_range: float | str = setting(
+        "calibrated",
+        Number(1e-6, 1e9, words=("calibrated", "certified")),
+        "Range of α",
+        "The products hold for |α| up to this. calibrated: √N/λ, free of the data.",
+        TRANSFORMER,
+    )
+    label_bound: float = setting(
+        4, Number(1e-6, 1e9), "Label bound", "The products hold for |y| up to this.", TRANSFORMER
+    )
+    input_bound: float | str = setting(
+        "auto",
+        Number(1e-6, 1e9, words=("auto",)),
+        "Input bound B",
+        "Inputs with ‖x‖ up to this are masked exactly. auto: the largest the data set can give.",
+        TRANSFORMER,
+    )
+    policy: str = setting(
+        "certified",
+        Choice(("certified", "one_over_l", "optimal", "manual")),
+        "Step policy",
+        "certified: from N and λ alone, as fixed weights must. one_over_l: 1/(largest "
+        "eigenvalue). optimal: 2/(smallest + largest). manual: your step size. "
+        "The transformer always runs its certified step.",
+        COMPARISON,
+    )
+    step_size: float = setting(
+        1, Number(1e-6, 1e3), "Step size", "For the manual policy.", COMPARISON
+    )
+    methods: tuple[str, ...] = setting(
+        (
+            "transformer",
+            "preconditioned_richardson",
+            "gradient_descent",
+            "nesterov",
+            "conjugate_gradient",
+        ),
+        Several(METHODS),
+        "Methods",
+        "Which curves are drawn.",
+        COMPARISON,
+    )
+    reference: str = setting(
+        "krr",
+        Choice(("krr", "noiseless", "labels")),
+        "Error against",
+        "krr: the exact kernel ridge regression answer. noiseless: the drawn function itself "
+        "(GP draws only). labels: the held-out labels, noise included.",
+        COMPARISON,
+    )
+    device: str = setting(
+        "auto",
+        Choice(("auto", "cpu", "cuda", "mps")),
+        "Device",
+        "auto: CUDA if there is one, then MPS (float32 only), then the CPU.",
+        MACHINE,
+    )
+    dtype: str = setting(
+        "float64",
+        Choice(("float64", "float32"), later=("bfloat16", "float16")),
+        "Precision",
+        "What transformer and solvers compute in; exact answers are always float64.",
+        MACHINE,
+    )
+
+    def __post_init__(self) -> None:
+        if self.bandwidth is None and self.data in DATASETS:
+            object.__setattr__(self, "bandwidth", DATASETS[self.data].bandwidth)
+        super().__post_init__()
+        rows = DATASETS[self.data].rows
+        if rows is not None:
+            check_rows(self.n, self.queries, rows, self.data)
+        if self.reference == "noiseless" and self.data != "gp":
+            raise SettingsError(
+                f"reference=noiseless needs data=gp: nobody knows {self.data} without its "
+                "noise; use krr or labels",
+                "reference",
+                "data",
+            )
+        if self.sink != 0:
+            raise SettingsError(f"sink={shown(self.sink)} is not available yet; use 0", "sink")
+        if self.alpha_range == "certified":
+            raise SettingsError(
+                "alpha_range=certified is not available yet; use calibrated or a number",
+                "alpha_range",
+            )
+        if self.ridge_scale == "per_sample" and "transformer" in self.methods:
+            raise SettingsError(
+                "ridge_scale=per_sample is not available for the transformer yet; use absolute, "
+                "or leave transformer out of methods",
+                "ridge_scale",
+            )
+        if self.device == "mps" and self.dtype == "float64":
+            raise SettingsError(
+                "dtype=float64 does not run on device=mps; use float32", "dtype", "device"
+            )
+
+    def but(self, **changes: Any) -> Settings:
+        """These settings with some fields changed."""
+        return replace(self, **changes)
+
+    def but_data(self, data: str) -> Settings:
+        """These settings on another data set, with that set's bandwidth and as much N as fits."""
+        rows = DATASETS[data].rows if data in DATASETS else None
+        room = self.n if rows is None else max(2, min(self.n, rows - self.queries))
+        reference = "krr" if self.reference == "noiseless" else self.reference
+        return replace(self, data=data, bandwidth=None, n=room, reference=reference)
+
+
+def check_rows(n: int, queries: int, rows: int, name: str) -> None:
+    """Raise :class:`SettingsError` unless a prompt and its queries fit into ``rows`` rows."""
+    if n + queries > rows:
+        raise SettingsError(
+            f"n={n} with queries={queries} needs {n + queries} rows but {name} has {rows}; "
+            f"allowed: n 2 to {max(2, rows - queries)} with these queries, or queries 1 to "
+            f"{max(1, rows - n)} with this n",
+            "n",
+            "queries",
+            "data",
+        )
+
+
+@dataclass(frozen=True)
+class View(Record):
+    """What is looked at, not what is computed."""
+
+    step: int | str = setting(
+        "last", Number(0, 100_000, whole=True, words=("last",)), "Step", "The step lit.", "view"
+    )
+
+
+Settings.siblings = frozenset(View.table())
+View.siblings = frozenset(Settings.table())
+
+
+# ---------------------------------------------------------------------------------------------
+# Presets
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Named settings worth looking at."""
+
+    title: str
+    text: str
+    settings: Settings
+
+
+PRESETS: Mapping[str, Preset] = {
+    "start": Preset("Motorcycle", "The first screen: real data, one input.", Settings()),
+    "gentle": Preset(
+        "Gentle",
+        "A wide ridge: every method is there within a few steps.",
+        Settings(data="gp", ridge=1.0, steps=16),
+    ),
+    "ill_conditioned": Preset(
+        "Ill-conditioned",
+        "Smooth kernel, tiny ridge: depth runs out long before precision does.",
+        Settings(data="gp", d=1, bandwidth=1.0, ridge=1e-4, noise=1e-4, steps=64),
+    ),
+    "high_dimensional": Preset(
+        "High-dimensional",
+        "Ten inputs of 442 patients: row sums are nearly equal, so the preconditioner is nearly "
+        "one number.",
+        Settings(data="diabetes", n=256, prompts=4),
+    ),
+    "clumped": Preset(
+        "Clumped inputs",
+        "Crowds and loners: row sums differ widely, which is what D⁻¹ answers.",
+        Settings(data="gp", inputs="clumped", n=96),
+    ),
+    "one_dimensional": Preset(
+        "One-dimensional picture",
+        "A single Gaussian process draw: watch the fitted curve itself.",
+        Settings(data="gp", d=1, bandwidth=0.3, n=40, prompts=8),
+    ),
+}

@@ -1,0 +1,233 @@
+"""The classical methods for Aα = y, each a generator of steps from the zero state.
+
+A generator yields its zero state first and never ends; ``record`` stops it. Hyperparameters are
+bound by the registry ``SOLVERS``. Each recurrence stands as a comment above its code, with
+R(α) = y − Aα (operator ``plain``) or D⁻¹(y − Aα) (``preconditioned``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from krrviz.problem import Problem
+from krrviz.spectrum import Interval, Operator, policy_interval
+from krrviz.trajectory import Solver, Step, Trajectory, record
+
+Vector = Float[Tensor, "*batch N"]
+
+
+def residual(problem: Problem, operator: Operator, alpha: Vector) -> Vector:
+    """R(α): y − Aα, or D⁻¹(y − Aα)."""
+    r = problem.y - problem.apply(alpha)
+    return r if operator == "plain" else r / problem.degree
+
+
+def richardson(problem: Problem, operator: Operator, step: Tensor) -> Iterator[Step]:
+    """Richardson iteration; with operator ``plain`` it is gradient descent."""
+    alpha = torch.zeros_like(problem.y)
+    while True:
+        yield Step(alpha, problem.predict(alpha))
+        # α ← α + ηR(α)
+        alpha = alpha + step * residual(problem, operator, alpha)
+
+
+def function_space_richardson(problem: Problem, step: Tensor) -> Iterator[Step]:
+    """The same iteration on function values, at context and queries (arXiv 2605.26713, eq. 14).
+
+    Its state is u, the fitted values at the context, not α.
+    """
+    u, f = torch.zeros_like(problem.y), torch.zeros_like(problem.x_query[..., 0])
+    # With D_* alone the query rows diverge where a query lies far from all data; D_* + r has the
+    # same limit: r f = k_*ᵀ(y − u).
+    query_degree = problem.k_query.sum(-1) + problem.r
+    while True:
+        yield Step(u, f)
+        # u_j ← u_j − η r u_j/D_j + η Σ_i k_ij (y_i − u_i)/D_j, and so at the queries
+        gap = problem.y - u
+        pull = (problem.K @ gap[..., None])[..., 0]
+        f = f + step * (problem.predict(gap) - problem.r * f) / query_degree
+        u = u + step * (pull - problem.r * u) / problem.degree
+
+
+def nesterov(problem: Problem, operator: Operator, interval: Interval) -> Iterator[Step]:
+    """Nesterov's method with the constant momentum of strongly convex problems."""
+    root = interval.condition.sqrt()
+    momentum = (root - 1) / (root + 1)
+    alpha = previous = torch.zeros_like(problem.y)
+    while True:
+        yield Step(alpha, problem.predict(alpha))
+        # v = α + β(α − α₋); α₊ = v + R(v)/L; β = (√κ − 1)/(√κ + 1)
+        v = alpha + momentum * (alpha - previous)
+        previous, alpha = alpha, v + residual(problem, operator, v) / interval.high
+
+
+def heavy_ball(problem: Problem, operator: Operator, interval: Interval) -> Iterator[Step]:
+    """Polyak's heavy ball with his constants for a quadratic."""
+    low, high = interval.low.sqrt(), interval.high.sqrt()
+    step, momentum = 4 / (high + low) ** 2, ((high - low) / (high + low)) ** 2
+    alpha = previous = torch.zeros_like(problem.y)
+    while True:
+        yield Step(alpha, problem.predict(alpha))
+        # α₊ = α + ηR(α) + β(α − α₋); η = 4/(√L + √μ)², β = ((√L − √μ)/(√L + √μ))²
+        moved = alpha + step * residual(problem, operator, alpha) + momentum * (alpha - previous)
+        previous, alpha = alpha, moved
+
+
+def chebyshev(problem: Problem, operator: Operator, interval: Interval) -> Iterator[Step]:
+    """Chebyshev semi-iteration: the least residual polynomial on [μ, L] at every step.
+
+    With θ = (L + μ)/2 and δ = (L − μ)/2 the polynomial is T_t((θ − x)/δ)/T_t(θ/δ); the ratio
+    q_t = T_{t−1}(θ/δ)/T_t(θ/δ) obeys q_t = 1/(2θ/δ − q_{t−1}).
+    """
+    centre = (interval.high + interval.low) / 2
+    # An interval of one point is Richardson with the exact step; δ = 0 would divide by 0.
+    radius = ((interval.high - interval.low) / 2).maximum(centre * 1e-9)
+    alpha = torch.zeros_like(problem.y)
+    change = residual(problem, operator, alpha) / centre
+    ratio = radius / centre
+    while True:
+        yield Step(alpha, problem.predict(alpha))
+        # α₊ = α + c; c ← q₊q c + (2q₊/δ) R(α₊)
+        alpha = alpha + change
+        following = 1 / (2 * centre / radius - ratio)
+        change = following * ratio * change + 2 * following / radius * residual(
+            problem, operator, alpha
+        )
+        ratio = following
+
+
+def conjugate_gradient(problem: Problem, operator: Operator) -> Iterator[Step]:
+    """Conjugate gradients, preconditioned by D where the operator is ``preconditioned``."""
+
+    def ratio(top: Tensor, bottom: Tensor) -> Tensor:
+        # 0/0 once the residual is 0: the iterate is held.
+        return torch.where(bottom > 0, top / bottom, 0)
+
+    scale = problem.degree if operator == "preconditioned" else torch.ones_like(problem.y)
+    alpha, r = torch.zeros_like(problem.y), problem.y
+    direction = z = r / scale
+    rz = (r * z).sum(-1, keepdim=True)
+    while True:
+        yield Step(alpha, problem.predict(alpha))
+        # a = rᵀz/pᵀAp; α ← α + ap; r ← r − aAp; z = P⁻¹r; p ← z + (rᵀz)₊/(rᵀz) p
+        image = problem.apply(direction)
+        length = ratio(rz, (direction * image).sum(-1, keepdim=True))
+        alpha, r = alpha + length * direction, r - length * image
+        z = r / scale
+        new = (r * z).sum(-1, keepdim=True)
+        direction, rz = z + ratio(new, rz) * direction, new
+
+
+# ---------------------------------------------------------------------------------------------
+# Registry
+
+
+@dataclass(frozen=True)
+class Method:
+    """A classical method: its name, its operator, and how a step policy binds it."""
+
+    title: str
+    operator: Operator
+    bind: Callable[[Interval, Tensor], Solver]
+    manual: bool = True  # whether the manual policy's step size applies to it
+    uses_step: bool = True  # whether it has a step policy at all
+
+
+def _fixed(generator: Callable[..., Iterator[Step]], **bound: object) -> Callable[..., Solver]:
+    return lambda interval, step: partial(generator, step=step, **bound)
+
+
+def _spectral(generator: Callable[..., Iterator[Step]], **bound: object) -> Callable[..., Solver]:
+    return lambda interval, step: partial(generator, interval=interval, **bound)
+
+
+def _free(generator: Callable[..., Iterator[Step]], **bound: object) -> Callable[..., Solver]:
+    return lambda interval, step: partial(generator, **bound)
+
+
+SOLVERS: dict[str, Method] = {
+    "preconditioned_richardson": Method(
+        "Preconditioned Richardson",
+        "preconditioned",
+        _fixed(richardson, operator="preconditioned"),
+    ),
+    "function_space_richardson": Method(
+        "Function-space Richardson", "preconditioned", _fixed(function_space_richardson)
+    ),
+    "gradient_descent": Method(
+        "Gradient descent", "plain", _fixed(richardson, operator="plain")
+    ),
+    "nesterov": Method("Nesterov", "plain", _spectral(nesterov, operator="plain")),
+    "heavy_ball": Method(
+        "Heavy ball", "plain", _spectral(heavy_ball, operator="plain"), manual=False
+    ),
+    "chebyshev": Method(
+        "Chebyshev", "preconditioned", _spectral(chebyshev, operator="preconditioned"), manual=False
+    ),
+    "conjugate_gradient": Method(
+        "Conjugate gradient",
+        "plain",
+        _free(conjugate_gradient, operator="plain"),
+        manual=False,
+        uses_step=False,
+    ),
+    "preconditioned_conjugate_gradient": Method(
+        "Preconditioned CG",
+        "preconditioned",
+        _free(conjugate_gradient, operator="preconditioned"),
+        manual=False,
+        uses_step=False,
+    ),
+}
+
+
+def solve(
+    problem: Problem,
+    method: str,
+    steps: int,
+    policy: str = "certified",
+    step_size: float | None = None,
+    n_max: int | None = None,
+) -> Trajectory:
+    """Run a classical method for ``steps`` steps.
+
+    Parameters
+    ----------
+    problem : the systems, in the dtype and on the device to compute in
+    method : a key of ``SOLVERS``
+    steps : 0 or more
+    policy : ``certified``, ``one_over_l``, ``optimal`` or ``manual``. Chebyshev and heavy ball
+        have no single step size and take the certified interval under ``manual``; conjugate
+        gradient has no policy.
+    step_size : for ``manual``: η of the Richardson forms and gradient descent, 1/L of Nesterov
+    n_max : the N that the certified interval is for; default the problem's context slots
+
+    Raises
+    ------
+    ValueError
+        An unknown method or policy, negative steps, or a manual step size that is not positive.
+    """
+    if method not in SOLVERS:
+        raise ValueError(f"method={method!r} must be one of {', '.join(SOLVERS)}")
+    if steps < 0:
+        raise ValueError(f"steps={steps} must be 0 or more")
+    entry = SOLVERS[method]
+    if policy == "manual" and not entry.manual:
+        policy = "certified"
+    interval = policy_interval(
+        policy if entry.uses_step else "certified",
+        entry.operator,
+        problem,
+        n_max or problem.n_max,
+        step_size,
+    )
+    interval = Interval(interval.low.to(problem.y), interval.high.to(problem.y))
+    # 1/L for one_over_l and manual, 2/(μ + L) otherwise.
+    step = 1 / interval.high if policy in ("one_over_l", "manual") else interval.best_step
+    return record(method, entry.bind(interval, step), problem, steps)
