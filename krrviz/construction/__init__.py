@@ -1,0 +1,1 @@
+"""The hand-built transformer: parameters -> weights -> a module that runs."""

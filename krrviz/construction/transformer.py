@@ -1,0 +1,264 @@
+"""Transformer: plain softmax attention and ReLU MLPs in a residual stream, and how to run them.
+
+Nothing here knows about kernels: what the stack computes is decided by its weights alone
+(``weights.py``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from krrviz.construction.slots import Slots
+from krrviz.problem import Problem
+from krrviz.trajectory import Trajectory
+
+Stream = Float[Tensor, "*batch tokens channels"]
+Pattern = Float[Tensor, "*batch tokens tokens"]
+
+
+def fixed(weight: Tensor) -> nn.Parameter:
+    """A weight that is set, not trained."""
+    return nn.Parameter(weight, requires_grad=False)
+
+
+class Attention(nn.Module):
+    """One softmax head: softmax(W_Q h · W_K h) W_V h, written back by W_O.
+
+    The usual 1/√d_k is folded into W_Q. There is no mask: keys are hidden by their logits.
+    """
+
+    def __init__(self, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_o: Tensor) -> None:
+        super().__init__()
+        self.w_q, self.w_k, self.w_v, self.w_o = (fixed(w) for w in (w_q, w_k, w_v, w_o))
+        # An idle head writes nothing, whatever it attends to.
+        self.idle = not bool(w_v.any() and w_o.any())
+
+    def pattern(self, stream: Stream) -> Pattern:
+        """The attention weights; rows (queries) sum to 1."""
+        logits = (stream @ self.w_q.mT) @ (stream @ self.w_k.mT).mT
+        return logits.softmax(-1)
+
+    def forward(self, stream: Stream, pattern: Pattern | None = None) -> Stream:
+        """What this head adds to the stream; ``pattern`` may be given where it is known."""
+        pattern = self.pattern(stream) if pattern is None else pattern
+        return (pattern @ (stream @ self.w_v.mT)) @ self.w_o.mT
+
+
+class MLP(nn.Module):
+    """One hidden ReLU layer, token by token: W_2 relu(W_1 h + b_1)."""
+
+    def __init__(self, w_1: Tensor, b_1: Tensor, w_2: Tensor) -> None:
+        super().__init__()
+        self.w_1, self.b_1, self.w_2 = (fixed(w) for w in (w_1, b_1, w_2))
+
+    def forward(self, stream: Stream) -> Stream:
+        """What this layer adds to the stream."""
+        return (stream @ self.w_1.mT + self.b_1).relu() @ self.w_2.mT
+
+
+class Hinges:
+    """The same function as an :class:`MLP`, without its hidden layer.
+
+    Hidden units whose rows of W_1 are equal read the same number s = w·h and differ in where
+    they switch on: together they are one piecewise linear function of s. With thresholds sorted,
+    the units that are on are the first k, and
+
+        Σ_{h ≤ k} v_h (s − t_h) = s·V_k − T_k,   V_k = Σ_{h ≤ k} v_h,   T_k = Σ_{h ≤ k} v_h t_h,
+
+    so one binary search replaces all of them. The dense module stays the definition.
+    """
+
+    def __init__(self, mlp: MLP) -> None:
+        w_1, b_1, w_2 = mlp.w_1.double(), mlp.b_1.double(), mlp.w_2.double()
+        rows, group, size = torch.unique(w_1, dim=0, return_inverse=True, return_counts=True)
+        crowd = torch.nonzero(size > 4).flatten().tolist()
+        lone = ~torch.isin(group, torch.tensor(crowd, device=group.device, dtype=group.dtype))
+        like = mlp.w_1
+        self.rest = MLP(mlp.w_1[lone], mlp.b_1[lone], mlp.w_2[:, lone]) if lone.any() else None
+        self.directions = rows[crowd].to(like)
+        self.pieces = []
+        for g in crowd:
+            on = torch.nonzero(group == g).flatten()
+            threshold, order = (-b_1[on]).sort()
+            slopes = w_2[:, on[order]]
+            written = slopes.any(1).nonzero().flatten()
+            slopes = slopes[written]
+
+            def running(value: Tensor, like: Tensor = like) -> Tensor:
+                return torch.cat([torch.zeros_like(value[:, :1]), value.cumsum(1)], 1).to(like)
+
+            self.pieces.append(
+                (threshold.to(like), running(slopes), running(slopes * threshold), written)
+            )
+
+    def __call__(self, stream: Stream) -> Stream:
+        """What the layer adds to the stream."""
+        out = torch.zeros_like(stream) if self.rest is None else self.rest(stream)
+        sums = (stream @ self.directions.mT).unbind(-1)
+        for s, (threshold, slope, offset, written) in zip(sums, self.pieces, strict=True):
+            k = torch.searchsorted(threshold, s.contiguous())
+            for channel, v, t in zip(written.tolist(), slope, offset, strict=True):
+                out[..., channel] += s * v[k] - t[k]
+        return out
+
+
+class Block(nn.Module):
+    """Attention, then MLP, each added to the stream."""
+
+    def __init__(self, attention: Attention, mlp: MLP) -> None:
+        super().__init__()
+        self.attention, self.mlp = attention, mlp
+
+    def forward(self, stream: Stream) -> Stream:
+        stream = stream + self.attention(stream)
+        return stream + self.mlp(stream)
+
+
+class Transformer(nn.Module):
+    """A stack of blocks with fixed weights; the last block reads the answer out.
+
+    ``updates`` are the blocks after which α has taken its steps 0, 1, 2, …; reading out there
+    instead of at the end is the same transformer with fewer blocks.
+    """
+
+    def __init__(self, slots: Slots, blocks: list[Block], updates: range, n_max: int) -> None:
+        super().__init__()
+        self.slots, self.updates, self.n_max = slots, updates, n_max
+        # Updates share their weights, so one module may stand in many places.
+        self.blocks = nn.ModuleList(blocks)
+
+    def forward(self, stream: Stream) -> Stream:
+        """The whole stack, block by block; what ``run`` and ``predict`` must agree with."""
+        for block in self.blocks:
+            stream = block(stream)
+        return stream
+
+    @property
+    def weight(self) -> Tensor:
+        """Any weight: its dtype and device are the model's."""
+        return next(self.parameters())
+
+    def embed(self, problem: Problem) -> Stream:
+        """Tokens: one sink, N context slots, Q queries; unused slots are masked.
+
+        Raises
+        ------
+        ValueError
+            The problem has another input dimension or more context slots than the weights
+            were built for.
+        """
+        if problem.X.shape[-1] != self.slots.d:
+            raise ValueError(
+                f"inputs have d={problem.X.shape[-1]} but the weights are for d={self.slots.d}"
+            )
+        if problem.n_max > self.n_max:
+            raise ValueError(f"N={problem.n_max} but the weights are for N up to {self.n_max}")
+        problem = problem.to(self.weight.device, self.weight.dtype)
+        n, batch, at = problem.n_max, problem.count.shape, self.slots.index
+        tokens = 1 + n + problem.x_query.shape[-2]
+        stream = self.weight.new_zeros(*batch, tokens, len(self.slots))
+        stream[..., 1 : 1 + n, : self.slots.d] = problem.X
+        stream[..., 1 + n :, : self.slots.d] = problem.x_query
+        stream[..., at["half_sq_norm"]] = stream[..., : self.slots.d].square().sum(-1) / 2
+        stream[..., 1 : 1 + n, at["y"]] = problem.y
+        stream[..., at["one"]] = 1
+        stream[..., at["mask"]] = 1
+        stream[..., 1 : 1 + n, at["mask"]] = (~problem.used).to(stream)
+        stream[..., 0, at["sink"]] = 1
+        return stream
+
+    def constant(self, attention: Attention) -> bool:
+        """Whether an attention reads, for its pattern, only channels that no block writes.
+
+        Then the pattern is the same wherever that attention stands. Read off the weights.
+        """
+        read = attention.w_q.any(0) | attention.w_k.any(0)
+        written = torch.stack(
+            [block.attention.w_o.any(1) | block.mlp.w_2.any(1) for block in set(self.blocks)]
+        ).any(0)
+        return not bool((read & written).any())
+
+
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """One forward call, all of it.
+
+    stream : the residual stream before the first block and after each
+    attention : each block's pattern; None where the block is idle. Equal patterns are one tensor.
+    trajectory : α and the answer after each update
+    """
+
+    stream: Float[Tensor, "blocks+1 *batch tokens channels"]
+    attention: tuple[Tensor | None, ...]
+    trajectory: Trajectory
+
+
+class _Forward:
+    """A forward call in progress; what the weights make constant is computed once."""
+
+    def __init__(self, model: Transformer, problem: Problem) -> None:
+        self.model, self.stream = model, model.embed(problem)
+        self.context = slice(1, 1 + problem.n_max)
+        self.hinges = {mlp: Hinges(mlp) for mlp in {block.mlp for block in model.blocks}}
+        self.constant = {a: model.constant(a) for a in {block.attention for block in model.blocks}}
+        self.known: dict[Attention, Pattern] = {}
+
+    def pattern(self, attention: Attention) -> Pattern | None:
+        """Its weights on the stream as it stands; None where it is idle."""
+        if attention.idle:
+            return None
+        if attention in self.known:
+            return self.known[attention]
+        pattern = attention.pattern(self.stream)
+        if self.constant[attention]:
+            self.known[attention] = pattern
+        return pattern
+
+    def advance(self, block: Block) -> Pattern | None:
+        """Run one block; its pattern."""
+        pattern = self.pattern(block.attention)
+        if pattern is not None:
+            self.stream = self.stream + block.attention(self.stream, pattern)
+        self.stream = self.stream + self.hinges[block.mlp](self.stream)
+        return pattern
+
+    def read_out(self) -> tuple[Tensor, Tensor]:
+        """What the last block would answer at the queries if it came now; and α."""
+        index = self.model.slots.index
+        last = self.model.blocks[-1].attention
+        answer = last(self.stream, self.pattern(last))[..., self.context.stop :, index["f"]]
+        return answer, self.stream[..., self.context, index["alpha"]]
+
+
+@torch.no_grad()
+def run(model: Transformer, problem: Problem) -> Pass:
+    """One forward call with every block's stream and attention kept."""
+    forward = _Forward(model, problem)
+    stream, attention, steps = [forward.stream], [], []
+    for index, block in enumerate(model.blocks):
+        attention.append(forward.advance(block))
+        stream.append(forward.stream)
+        if index in model.updates:
+            steps.append(forward.read_out())
+    return Pass(torch.stack(stream), tuple(attention), _trajectory(steps))
+
+
+@torch.no_grad()
+def predict(model: Transformer, problem: Problem) -> Trajectory:
+    """The trajectory of ``run`` alone: no stream is kept, and no pattern of a past block."""
+    forward = _Forward(model, problem)
+    steps = []
+    for index, block in enumerate(model.blocks[:-1]):
+        forward.advance(block)
+        if index in model.updates:
+            steps.append(forward.read_out())
+    return _trajectory(steps)
+
+
+def _trajectory(steps: list[tuple[Tensor, Tensor]]) -> Trajectory:
+    answers, alphas = zip(*steps, strict=True)
+    return Trajectory("transformer", torch.stack(answers), torch.stack(alphas))
