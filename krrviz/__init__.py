@@ -1,0 +1,34 @@
+"""krrviz: a softmax transformer with hand-built weights solves kernel ridge regression."""
+
+from krrviz.construction.transformer import Pass, Transformer, predict, run
+from krrviz.construction.weights import Construction, build
+from krrviz.frames import fan_frame
+from krrviz.problem import Problem
+from krrviz.settings import PRESETS, Settings, SettingsError, View
+from krrviz.solvers import SOLVERS, solve
+from krrviz.tables import Table, TableError, read_csv
+from krrviz.tasks import sample
+from krrviz.trajectory import Step, Trajectory
+
+__all__ = [
+    "PRESETS",
+    "SOLVERS",
+    "Construction",
+    "Pass",
+    "Problem",
+    "Settings",
+    "SettingsError",
+    "Step",
+    "Table",
+    "TableError",
+    "Trajectory",
+    "Transformer",
+    "View",
+    "build",
+    "fan_frame",
+    "predict",
+    "read_csv",
+    "run",
+    "sample",
+    "solve",
+]

@@ -15,6 +15,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
+def gaussian_kernel(
+    a: Float[Tensor, "*batch M d"], b: Float[Tensor, "*batch N d"], bandwidth: float
+) -> Float[Tensor, "*batch M N"]:
+    """exp(−‖a_i − b_j‖²/2σ²), from the differences themselves: nothing cancels."""
+    scale = math.sqrt(2) * bandwidth
+    distance = torch.cdist(a / scale, b / scale, compute_mode="donot_use_mm_for_euclid_dist")
+    return distance.square_().neg_().exp_()
+
+
 @dataclass(frozen=True, eq=False)
 class Problem:
     """A batch of prompts; prompt ``b`` uses the first ``count[b]`` of its N context slots.
@@ -90,7 +99,9 @@ class Problem:
         return torch.arange(self.n_max, device=self.X.device) < self.count[..., None]
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Problem:
-        """This problem on another device and in another precision."""
+        """This problem on another device and in another precision; itself where it is there."""
+        if self.X.device == torch.device(device) and self.X.dtype == dtype:
+            return self
         moved: dict[str, Tensor] = {}
         for item in fields(self):
             value = getattr(self, item.name)
@@ -98,6 +109,15 @@ class Problem:
                 kind = dtype if value.is_floating_point() else value.dtype
                 moved[item.name] = value.to(device=device, dtype=kind)
         return replace(self, **moved)
+
+    def pick(self, index: tuple[Tensor, ...]) -> Problem:
+        """Some prompts of the batch, by one index tensor for each batch dimension."""
+        chosen = {
+            item.name: value[index]
+            for item in fields(self)
+            if isinstance(value := getattr(self, item.name), Tensor)
+        }
+        return replace(self, **chosen)
 
     def prefixes(self, counts: list[int]) -> Problem:
         """The same prompts cut to each of ``counts``: batch (len(counts), ...)."""
@@ -119,25 +139,17 @@ class Problem:
 
     # -- the linear system ------------------------------------------------------------------
 
-    def kernel(
-        self, a: Float[Tensor, "*batch M d"], b: Float[Tensor, "*batch N d"]
-    ) -> Float[Tensor, "*batch M N"]:
-        """exp(−‖a_i − b_j‖²/2σ²), from the differences themselves: nothing cancels."""
-        scaled = [points / (math.sqrt(2) * self.bandwidth) for points in (a, b)]
-        distance = torch.cdist(*scaled, compute_mode="donot_use_mm_for_euclid_dist")
-        return distance.square_().neg_().exp_()
-
     @cached_property
     def K(self) -> Float[Tensor, "*batch N N"]:
         """Kernel matrix; identity rows and columns on unused slots."""
         pair = self.used[..., :, None] & self.used[..., None, :]
         eye = torch.eye(self.n_max, device=self.X.device, dtype=self.X.dtype)
-        return torch.where(pair, self.kernel(self.X, self.X), eye)
+        return torch.where(pair, gaussian_kernel(self.X, self.X, self.bandwidth), eye)
 
     @cached_property
     def k_query(self) -> Float[Tensor, "*batch Q N"]:
         """k_*: kernel between queries and context; 0 on unused slots."""
-        return self.kernel(self.x_query, self.X) * self.used[..., None, :]
+        return gaussian_kernel(self.x_query, self.X, self.bandwidth) * self.used[..., None, :]
 
     @cached_property
     def degree(self) -> Float[Tensor, "*batch N"]:

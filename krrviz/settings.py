@@ -164,24 +164,26 @@ class Record:
         return {f.name: f.metadata["about"] for f in fields(cls)}
 
     @classmethod
-    def read(cls, text: str) -> tuple[Self, tuple[str, ...]]:
+    def read(cls, text: str, **fixed: Any) -> tuple[Self, tuple[str, ...]]:
         """A query string or whole link -> the record with all good keys applied, and problems.
 
-        Each problem is a sentence naming key, value and allowed range. Nothing raises.
+        Each problem is a sentence naming key, value and allowed range; a link raises nothing.
+        ``fixed`` fields win over the link's.
         """
         values, problems = cls._parse(text)
+        values |= fixed
         while True:
             try:
                 return cls(**values), tuple(problems)
             except SettingsError as error:
                 problems.append(f"{error}.")
-                # Drop the first key to blame that the link itself named: the defaults alone are fine.
+                # Drop the first key to blame that the link itself named; defaults alone are fine.
                 del values[next(name for name in error.fields if name in values)]
 
     @classmethod
-    def from_query(cls, text: str) -> Self:
+    def from_query(cls, text: str, **fixed: Any) -> Self:
         """Like :meth:`read`, but any problem raises :class:`SettingsError`."""
-        record, problems = cls.read(text)
+        record, problems = cls.read(text, **fixed)
         if problems:
             raise SettingsError(" ".join(problems))
         return record

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from krrviz.problem import Problem
-from krrviz.spectrum import Interval, Operator, policy_interval
+from krrviz.spectrum import POLICIES, Interval, Operator, policy_interval
 from krrviz.trajectory import Solver, Step, Trajectory, record
 
 Vector = Float[Tensor, "*batch N"]
@@ -130,13 +130,20 @@ def conjugate_gradient(problem: Problem, operator: Operator) -> Iterator[Step]:
 
 @dataclass(frozen=True)
 class Method:
-    """A classical method: its name, its operator, and how a step policy binds it."""
+    """A classical method: its name, its update, its operator, and how a step policy binds it."""
 
     title: str
+    update: str
     operator: Operator
     bind: Callable[[Interval, Tensor], Solver]
     manual: bool = True  # whether the manual policy's step size applies to it
     uses_step: bool = True  # whether it has a step policy at all
+
+    def policy(self, wanted: str) -> str | None:
+        """The step policy it follows where ``wanted`` is asked for; None where it has none."""
+        if not self.uses_step:
+            return None
+        return "certified" if wanted == "manual" and not self.manual else wanted
 
 
 def _fixed(generator: Callable[..., Iterator[Step]], **bound: object) -> Callable[..., Solver]:
@@ -154,24 +161,42 @@ def _free(generator: Callable[..., Iterator[Step]], **bound: object) -> Callable
 SOLVERS: dict[str, Method] = {
     "preconditioned_richardson": Method(
         "Preconditioned Richardson",
+        "α ← α + ηD⁻¹(y − Aα)",
         "preconditioned",
         _fixed(richardson, operator="preconditioned"),
     ),
     "function_space_richardson": Method(
-        "Function-space Richardson", "preconditioned", _fixed(function_space_richardson)
+        "Function-space Richardson",
+        "u ← u + ηD⁻¹(K(y − u) − ru), at the queries too",
+        "preconditioned",
+        _fixed(function_space_richardson),
     ),
     "gradient_descent": Method(
-        "Gradient descent", "plain", _fixed(richardson, operator="plain")
+        "Gradient descent", "α ← α + η(y − Aα)", "plain", _fixed(richardson, operator="plain")
     ),
-    "nesterov": Method("Nesterov", "plain", _spectral(nesterov, operator="plain")),
+    "nesterov": Method(
+        "Nesterov",
+        "v = α + β(α − α₋), α ← v + (y − Av)/L",
+        "plain",
+        _spectral(nesterov, operator="plain"),
+    ),
     "heavy_ball": Method(
-        "Heavy ball", "plain", _spectral(heavy_ball, operator="plain"), manual=False
+        "Heavy ball",
+        "α ← α + η(y − Aα) + β(α − α₋)",
+        "plain",
+        _spectral(heavy_ball, operator="plain"),
+        manual=False,
     ),
     "chebyshev": Method(
-        "Chebyshev", "preconditioned", _spectral(chebyshev, operator="preconditioned"), manual=False
+        "Chebyshev",
+        "Chebyshev semi-iteration on D⁻¹A",
+        "preconditioned",
+        _spectral(chebyshev, operator="preconditioned"),
+        manual=False,
     ),
     "conjugate_gradient": Method(
         "Conjugate gradient",
+        "conjugate gradients on A",
         "plain",
         _free(conjugate_gradient, operator="plain"),
         manual=False,
@@ -179,6 +204,7 @@ SOLVERS: dict[str, Method] = {
     ),
     "preconditioned_conjugate_gradient": Method(
         "Preconditioned CG",
+        "conjugate gradients on A, preconditioned by D",
         "preconditioned",
         _free(conjugate_gradient, operator="preconditioned"),
         manual=False,
@@ -217,17 +243,12 @@ def solve(
         raise ValueError(f"method={method!r} must be one of {', '.join(SOLVERS)}")
     if steps < 0:
         raise ValueError(f"steps={steps} must be 0 or more")
+    if policy not in POLICIES:
+        raise ValueError(f"policy={policy!r} must be one of {', '.join(POLICIES)}")
     entry = SOLVERS[method]
-    if policy == "manual" and not entry.manual:
-        policy = "certified"
-    interval = policy_interval(
-        policy if entry.uses_step else "certified",
-        entry.operator,
-        problem,
-        n_max or problem.n_max,
-        step_size,
-    )
+    followed = entry.policy(policy) or "certified"  # conjugate gradient ignores the interval
+    interval = policy_interval(followed, entry.operator, problem, n_max or problem.n_max, step_size)
     interval = Interval(interval.low.to(problem.y), interval.high.to(problem.y))
     # 1/L for one_over_l and manual, 2/(μ + L) otherwise.
-    step = 1 / interval.high if policy in ("one_over_l", "manual") else interval.best_step
+    step = 1 / interval.high if followed in ("one_over_l", "manual") else interval.best_step
     return record(method, entry.bind(interval, step), problem, steps)

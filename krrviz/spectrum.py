@@ -23,6 +23,7 @@ from torch import Tensor
 from krrviz.problem import Problem
 
 Operator = Literal["plain", "preconditioned"]
+POLICIES = ("certified", "one_over_l", "optimal", "manual")
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,4 +103,4 @@ def policy_interval(
         return true
     if policy == "one_over_l":
         return Interval(sure.low.to(true.high).minimum(true.high), true.high)
-    raise ValueError(f"policy={policy!r} must be one of certified, one_over_l, optimal, manual")
+    raise ValueError(f"policy={policy!r} must be one of {', '.join(POLICIES)}")

@@ -6,7 +6,9 @@ Nothing here knows about kernels: what the stack computes is decided by its weig
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from jaxtyping import Float
@@ -109,6 +111,9 @@ class Hinges:
 class Block(nn.Module):
     """Attention, then MLP, each added to the stream."""
 
+    attention: Attention
+    mlp: MLP
+
     def __init__(self, attention: Attention, mlp: MLP) -> None:
         super().__init__()
         self.attention, self.mlp = attention, mlp
@@ -125,11 +130,13 @@ class Transformer(nn.Module):
     instead of at the end is the same transformer with fewer blocks.
     """
 
+    blocks: Sequence[Block]
+
     def __init__(self, slots: Slots, blocks: list[Block], updates: range, n_max: int) -> None:
         super().__init__()
         self.slots, self.updates, self.n_max = slots, updates, n_max
         # Updates share their weights, so one module may stand in many places.
-        self.blocks = nn.ModuleList(blocks)
+        self.blocks = cast("Sequence[Block]", nn.ModuleList(blocks))
 
     def forward(self, stream: Stream) -> Stream:
         """The whole stack, block by block; what ``run`` and ``predict`` must agree with."""

@@ -14,8 +14,11 @@ from torch import Tensor
 
 from krrviz.construction.slots import Slots
 from krrviz.construction.transformer import MLP, Attention, Block, Transformer
-from krrviz.settings import SettingsError
+from krrviz.machine import DTYPES
+from krrviz.settings import Settings, SettingsError
 from krrviz.spectrum import certified
+from krrviz.tables import Table
+from krrviz.tasks import dimension, input_bound
 
 # Sink levels of read-in (δ) and read-out (S): small and large enough that D + δ = D and
 # D/(D + S) = D/S to the last digit but one.
@@ -82,6 +85,21 @@ class Construction:
                 f"alpha_range={self.alpha_range} is not available yet; use calibrated or a number",
                 "alpha_range",
             )
+
+    @classmethod
+    def from_settings(cls, settings: Settings, table: Table | None = None) -> Construction:
+        """The construction that ``settings`` describe: parameters and bounds, never the prompts."""
+        same = (
+            "bandwidth ridge steps segments label_bound ridge_scale layout product update sink "
+            "alpha_range"
+        )
+        return cls(
+            d=dimension(settings, table),
+            n_max=settings.n,
+            input_bound=input_bound(settings, table),
+            dtype=DTYPES[settings.dtype],
+            **{name: getattr(settings, name) for name in same.split()},
+        )
 
     # -- figures that follow ------------------------------------------------------------------
 

@@ -1,0 +1,195 @@
+"""Fan: every method's error by step and context length, over many prompts at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from krrviz.construction.transformer import Transformer, predict
+from krrviz.construction.weights import Construction, build
+from krrviz.machine import CHUNK_BYTES, DTYPES, check, compute_device, system_bytes
+from krrviz.problem import Problem
+from krrviz.settings import Settings
+from krrviz.solvers import solve
+from krrviz.tables import Table
+from krrviz.tasks import dimension, sample, table_of
+from krrviz.trajectory import Trajectory
+
+PREFIXES = 12
+
+
+@dataclass(frozen=True, eq=False)
+class Fan:
+    """Mean errors over prompts: ``errors[method]`` is (steps+1, len(counts)).
+
+    ``scale`` is the root mean square of the reference at N, in standardised units: where it is
+    near 0 a relative error means nothing. ``device`` is where it was computed.
+    """
+
+    settings: Settings
+    d: int
+    counts: tuple[int, ...]
+    errors: dict[str, Float[np.ndarray, "steps+1 prefixes"]]
+    scale: float
+    device: str
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """For d = 1: the first prompt's answers on a grid, in the data's own units.
+
+    x (grid,); predictions[method] (steps+1, grid); exact (grid,); data_x, data_y (n,).
+    """
+
+    x: Float[np.ndarray, " grid"]
+    predictions: dict[str, Float[np.ndarray, "steps+1 grid"]]
+    exact: Float[np.ndarray, " grid"]
+    data_x: Float[np.ndarray, " n"]
+    data_y: Float[np.ndarray, " n"]
+    x_label: str
+    y_label: str
+
+
+def context_lengths(n: int) -> list[int]:
+    """The prefix lengths of a fan: about twelve from 2 to n, denser where errors change fast."""
+    if n <= PREFIXES:
+        return list(range(1, n + 1))
+    spread = 2 + (n - 2) * (np.arange(PREFIXES) / (PREFIXES - 1)) ** 1.5
+    return sorted({int(count) for count in spread.round()})
+
+
+def compiled(settings: Settings, table: Table | None, device: torch.device) -> Transformer | None:
+    """The weights on their device, where ``settings`` draw the transformer."""
+    if "transformer" not in settings.methods:
+        return None
+    return build(Construction.from_settings(settings, table)).to(device)
+
+
+def run_method(
+    method: str, settings: Settings, problem: Problem, model: Transformer | None
+) -> Trajectory:
+    """One chosen method on ``problem``; certified steps are those for N, whatever its prefix."""
+    if method == "transformer":
+        assert model is not None, "the transformer is built where it is drawn"
+        return predict(model, problem)
+    return solve(problem, method, settings.steps, settings.policy, settings.step_size, settings.n)
+
+
+def reference(problem: Problem, name: str) -> Float[Tensor, "*batch Q"]:
+    """What errors are measured against: krr, noiseless or labels."""
+    known = {"krr": lambda: problem.exact, "noiseless": lambda: problem.noiseless}
+    answer = known.get(name, lambda: problem.labels)()
+    assert answer is not None, f"{name} is not known of this problem"
+    return answer
+
+
+def relative_error(
+    predictions: Float[Tensor, "steps+1 *batch Q"], answer: Float[Tensor, "*batch Q"]
+) -> Float[Tensor, "steps+1 *batch"]:
+    """‖f_t − f‖/‖f‖ over the queries; infinite where an iterate has overflowed."""
+    gap = (predictions.to(answer) - answer).norm(dim=-1)
+    size = answer.norm(dim=-1).clamp_min(torch.finfo(answer.dtype).tiny)
+    return (gap / size).nan_to_num(nan=torch.inf)
+
+
+def fan(
+    settings: Settings,
+    table: Table | None = None,
+    progress: Callable[[float], None] = lambda done: None,
+) -> Fan:
+    """Errors of every chosen method by step and context length, one weight set for all.
+
+    Prompts and prefixes run as one batch, cut only where memory asks for it; ``progress`` is
+    called with the share done between the pieces.
+
+    Raises
+    ------
+    SettingsError
+        What the data, the device or the memory cannot give.
+    """
+    counts = context_lengths(settings.n)
+    check(settings, len(counts))
+    device = compute_device(settings)
+    full = sample(settings, table).prefixes(counts)
+    model = compiled(settings, table, device)
+
+    # (prefix, prompt) pairs, in pieces of a bounded size
+    pairs = [(i, p) for p in range(settings.prompts) for i in range(len(counts))]
+    size = max(1, int(CHUNK_BYTES / system_bytes(settings)))
+    pieces = [pairs[at : at + size] for at in range(0, len(pairs), size)]
+    errors = {
+        method: torch.empty(settings.steps + 1, len(counts), settings.prompts, dtype=torch.float64)
+        for method in settings.methods
+    }
+    power = []
+    for number, piece in enumerate(pieces):
+        where = tuple(torch.tensor(axis) for axis in zip(*piece, strict=True))
+        problem = full.pick(where)
+        answer = reference(problem, settings.reference)
+        power.append(answer[where[0] == len(counts) - 1].square().flatten())
+        moved = problem.to(device, DTYPES[settings.dtype])
+        for done, method in enumerate(settings.methods):
+            progress((number + done / len(settings.methods)) / len(pieces))
+            run = run_method(method, settings, moved, model)
+            errors[method][:, *where] = relative_error(run.predictions.cpu(), answer)
+    return Fan(
+        settings,
+        full.X.shape[-1],
+        tuple(counts),
+        {method: error.mean(-1).numpy() for method, error in errors.items()},
+        float(torch.cat(power).mean().sqrt()),
+        device.type,
+    )
+
+
+def curve(settings: Settings, table: Table | None = None, points: int = 121) -> Curve:
+    """The first prompt's fitted curve at every step, for problems with one input.
+
+    Raises
+    ------
+    ValueError
+        The inputs have more than one dimension.
+    """
+    if dimension(settings, table) != 1:
+        raise ValueError(f"d={dimension(settings, table)}: a curve needs one input")
+    device = compute_device(settings)
+    prompt = sample(settings.but(prompts=1), table)
+    low, high = float(prompt.X.min()), float(prompt.X.max())
+    grid = torch.linspace(low, high, points, dtype=torch.float64)
+    problem = Problem(
+        prompt.X,
+        prompt.y,
+        grid[None, :, None],
+        prompt.count,
+        settings.bandwidth,
+        settings.ridge,
+        settings.ridge_scale,
+    )
+    model = compiled(settings, table, device)
+    moved = problem.to(device, DTYPES[settings.dtype])
+    runs = {method: run_method(method, settings, moved, model) for method in settings.methods}
+    raw = None if settings.data == "gp" else table_of(settings, table)
+
+    def own_x(x: Tensor) -> np.ndarray:
+        return x.numpy() if raw is None else raw.x_raw(x.numpy()[:, None])[:, 0]
+
+    def own_y(y: Tensor) -> np.ndarray:
+        return y.double().numpy() if raw is None else raw.y_raw(y.double().numpy())
+
+    def label(name: str, unit: str) -> str:
+        return f"{name} ({unit})" if unit else name
+
+    return Curve(
+        x=own_x(grid),
+        predictions={name: own_y(run.predictions[:, 0].cpu()) for name, run in runs.items()},
+        exact=own_y(problem.exact[0]),
+        data_x=own_x(prompt.X[0, :, 0]),
+        data_y=own_y(prompt.y[0]),
+        x_label="input x" if raw is None else label(raw.input_names[0], raw.x_units[0]),
+        y_label="label y (standardised)" if raw is None else label(raw.target_name, raw.y_unit),
+    )

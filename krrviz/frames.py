@@ -1,0 +1,110 @@
+"""Frames: results as tidy DataFrames, one row an observation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from krrviz.fan import Curve, Fan, fan
+from krrviz.settings import Settings
+from krrviz.solvers import SOLVERS
+from krrviz.spectrum import certified
+from krrviz.tables import Table
+
+TITLES = {"transformer": "Transformer", **{key: entry.title for key, entry in SOLVERS.items()}}
+
+REFERENCES = {
+    "krr": "exact KRR (Cholesky, float64)",
+    "noiseless": "the drawn function without noise",
+    "labels": "the held-out labels, noise included",
+}
+
+# Frames go into files and charts that know no infinity.
+HUGE = 1e300
+
+
+def fan_frame(settings: Settings, table: Table | None = None) -> pd.DataFrame:
+    """The fan of ``settings``: columns method, step, n, error.
+
+    ``error`` is the mean over prompts of ‖f_t − f‖/‖f‖ over the queries, f the reference.
+
+    Raises
+    ------
+    SettingsError
+        What the data, the device or the memory cannot give.
+    """
+    return fan_rows(fan(settings, table))
+
+
+def fan_rows(result: Fan) -> pd.DataFrame:
+    """A computed fan as columns method, step, n, error."""
+    methods = list(result.errors)
+    index = pd.MultiIndex.from_product(
+        [methods, range(result.settings.steps + 1), result.counts], names=["method", "step", "n"]
+    )
+    errors = np.concatenate([result.errors[method].ravel() for method in methods])
+    return pd.DataFrame({"error": errors.clip(0, HUGE)}, index=index).reset_index()
+
+
+def step_rows(result: Fan) -> pd.DataFrame:
+    """The errors at the full context length: columns method, step, error."""
+    rows = fan_rows(result).query(f"n == {result.counts[-1]}")
+    return rows.drop(columns="n").reset_index(drop=True)
+
+
+def curve_rows(curve: Curve, method: str) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """One method's fitted curve by step, the exact answer, and the data.
+
+    Columns: step, x, prediction; x, prediction; x, y. A value that has overflowed has no place
+    in a picture and is left out.
+    """
+    predictions = curve.predictions[method]
+    rows = pd.DataFrame(
+        {
+            "step": np.repeat(np.arange(len(predictions)), len(curve.x)),
+            "x": np.tile(curve.x, len(predictions)),
+            "prediction": predictions.ravel(),
+        }
+    )
+    return (
+        rows.replace([np.inf, -np.inf], np.nan).dropna(ignore_index=True),
+        pd.DataFrame({"x": curve.x, "prediction": curve.exact}),
+        pd.DataFrame({"x": curve.data_x, "y": curve.data_y}),
+    )
+
+
+def conditions(result: Fan) -> pd.DataFrame:
+    """What each curve is: one row a method, with its step policy, ridge, dtype and reference."""
+    s = result.settings
+    rows = []
+    for method in s.methods:
+        # The transformer carries out preconditioned Richardson, always with its certified step.
+        entry = SOLVERS["preconditioned_richardson" if method == "transformer" else method]
+        policy = "certified" if method == "transformer" else entry.policy(s.policy)
+        interval = certified(entry.operator, s.n, s.ridge, s.ridge_scale)
+        told = {
+            None: "none needed",
+            "certified": f"certified for N = {s.n}: eigenvalues in "
+            f"[{float(interval.low):.3g}, {float(interval.high):.4g}]",
+            "manual": f"manual: {s.step_size:g}",
+            "one_over_l": "1/L of each prompt's true L",
+            "optimal": "each prompt's true μ and L",
+        }[policy]
+        rows.append(
+            {
+                "method": TITLES[method],
+                "update": entry.update,
+                "step policy": told,
+                "ridge": f"K + λI, λ = {s.ridge:g}"
+                if s.ridge_scale == "absolute"
+                else f"K + nλI, λ = {s.ridge:g}",
+                "computed in": f"{s.dtype} on {result.device}",
+                "error against": REFERENCES[s.reference],
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def titled(rows: pd.DataFrame) -> pd.DataFrame:
+    """``rows`` with the methods' titles as a column of their own."""
+    return rows.assign(title=rows.method.map(TITLES))

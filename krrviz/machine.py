@@ -1,0 +1,126 @@
+"""The machine: which device runs a picture, and whether it has the memory and the time."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import torch
+
+from krrviz.settings import Settings, SettingsError
+
+DTYPES = {"float64": torch.float64, "float32": torch.float32}
+
+# A person waits this long for a picture at the most.
+MAX_SECONDS = 600.0
+# What many prompts and prefixes are cut into, so that memory does not grow with their number.
+CHUNK_BYTES = 2**28
+
+
+def max_memory() -> float:
+    """Bytes one picture may take: ``KRRVIZ_MAX_MEMORY`` (in GiB), or half the machine's."""
+    named = os.environ.get("KRRVIZ_MAX_MEMORY")
+    if named:
+        return float(named) * 2**30
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2
+    except (AttributeError, ValueError, OSError):  # no sysconf, as on Windows
+        return 4 * 2**30
+
+
+def compute_device(settings: Settings) -> torch.device:
+    """The device that ``settings`` name; auto is CUDA, then MPS (float32 only), then the CPU.
+
+    Raises
+    ------
+    SettingsError
+        The named device is not on this machine.
+    """
+    there = {
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+        "cpu": True,
+    }
+    if settings.device == "auto":
+        usable = [name for name, yes in there.items() if yes]
+        if settings.dtype == "float64":
+            usable = [name for name in usable if name != "mps"]
+        return torch.device(usable[0])
+    if not there[settings.device]:
+        raise SettingsError(
+            f"device={settings.device} is not on this machine; allowed: auto, "
+            + ", ".join(name for name, yes in there.items() if yes),
+            "device",
+        )
+    return torch.device(settings.device)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a picture costs: peak bytes, and seconds on two CPU cores."""
+
+    bytes: float
+    seconds: float
+
+
+def system_bytes(settings: Settings) -> float:
+    """Bytes that one prompt of one prefix length needs while it is computed."""
+    tokens = 1 + settings.n + settings.queries
+    matrices = 3 * settings.n**2  # K, A, and its factor, always float64
+    if "transformer" in settings.methods:
+        matrices += 5 * tokens**2  # three patterns, and the logits of the one being made
+    states = 3 * (settings.steps + 1) * tokens  # a trajectory, and its errors
+    return 8.0 * (matrices + states + 16 * settings.segments)
+
+
+def estimate(settings: Settings, prefixes: int) -> Estimate:
+    """Memory and time of a fan of ``prefixes`` context lengths, before anything is allocated.
+
+    Times are for about 1e9 matrix entries a second in the iterations, 1e10 operations a second
+    in factorisations: a rough guide, within a factor of a few on any laptop.
+    """
+    one = system_bytes(settings)
+    systems = settings.prompts * prefixes
+    draws = 2 * 8.0 * (settings.n + settings.queries) ** 2 if settings.data == "gp" else 0.0
+    tokens = 1 + settings.n + settings.queries
+    spectra = 1.0 if settings.policy in ("certified", "manual") else 60.0
+    iterations = systems * settings.steps * len(settings.methods) * (tokens**2 + 2e3 * tokens**0.5)
+    direct = systems * spectra * settings.n**3 / 3
+    return Estimate(
+        max(one, min(one * systems, CHUNK_BYTES)) + draws, iterations / 1e9 + direct / 1e10
+    )
+
+
+def check(settings: Settings, prefixes: int) -> None:
+    """Refuse, with the figure, what this machine has not the memory or the time for.
+
+    Raises
+    ------
+    SettingsError
+    """
+    cost = estimate(settings, prefixes)
+    if cost.bytes > max_memory():
+        fits = next(
+            (
+                n
+                for n in range(settings.n, 1, -max(1, settings.n // 64))
+                if estimate(settings.but(n=n), prefixes).bytes <= max_memory()
+            ),
+            2,
+        )
+        raise SettingsError(
+            f"n={settings.n} with steps={settings.steps} needs about {cost.bytes / 2**30:.1f} GiB "
+            f"but {max_memory() / 2**30:.1f} GiB are allowed; n up to about {fits} fits",
+            "n",
+            "steps",
+            "queries",
+        )
+    if cost.seconds > MAX_SECONDS:
+        raise SettingsError(
+            f"steps={settings.steps} with n={settings.n} and prompts={settings.prompts} would take "
+            f"about {cost.seconds:.0f} s but {MAX_SECONDS:.0f} s are allowed; "
+            f"steps up to about {int(settings.steps * MAX_SECONDS / cost.seconds)} fit",
+            "steps",
+            "n",
+            "prompts",
+        )

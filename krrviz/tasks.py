@@ -1,0 +1,142 @@
+"""Tasks: seeded prompts from Gaussian process draws, shipped data or a person's table."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from krrviz.problem import Problem
+from krrviz.settings import Settings, SettingsError, check_rows
+from krrviz.tables import Table, shipped
+
+CLUMPS, CLUMP_SPREAD = 4, 0.05
+# Added to the drawn function's covariance: it has no Cholesky factor in float64 otherwise.
+JITTER = 1e-10
+
+
+def sample(settings: Settings, table: Table | None = None) -> Problem:
+    """The prompts that ``settings`` describe: X (prompts, n, d), always float64 on the CPU.
+
+    Prompt p depends on the seed and p alone, and a longer context only adds tokens. ``table`` is
+    needed for ``data=csv`` and ignored otherwise.
+
+    Raises
+    ------
+    SettingsError
+        More rows wanted than the table has, or ``data=csv`` without a table.
+    """
+    if settings.data == "gp":
+        return _gp(settings)
+    return _rows(settings, table_of(settings, table))
+
+
+def table_of(settings: Settings, table: Table | None = None) -> Table:
+    """The table behind ``settings``; ``table`` itself for ``data=csv``."""
+    if settings.data != "csv":
+        return shipped(settings.data)
+    if table is None:
+        raise SettingsError("data=csv needs a file: pass --csv FILE on the command line", "data")
+    return table
+
+
+def input_bound(settings: Settings, table: Table | None = None) -> float:
+    """B: what ``settings`` say, or the largest ‖x‖ that the data set can give."""
+    if not isinstance(settings.input_bound, str):
+        return settings.input_bound
+    if settings.data != "gp":
+        return table_of(settings, table).input_bound
+    # Inputs lie in [−1, 1]ᵈ, or are normal: then ‖x‖ > √d + 6 has probability below 2e-8.
+    return math.sqrt(settings.d) + (6.0 if settings.inputs == "gaussian" else 0.0)
+
+
+def dimension(settings: Settings, table: Table | None = None) -> int:
+    """d of the prompts."""
+    return settings.d if settings.data == "gp" else table_of(settings, table).d
+
+
+def _problem(
+    settings: Settings,
+    X: np.ndarray,
+    y: np.ndarray,
+    noiseless: np.ndarray | None,
+) -> Problem:
+    """Rows (prompts, queries + n, ·), queries first, as a problem."""
+    q = settings.queries
+
+    def tensor(values: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(np.ascontiguousarray(values))
+
+    return Problem(
+        X=tensor(X[:, q:]),
+        y=tensor(y[:, q:]),
+        x_query=tensor(X[:, :q]),
+        count=torch.full((settings.prompts,), settings.n),
+        bandwidth=settings.bandwidth,
+        ridge=settings.ridge,
+        ridge_scale=settings.ridge_scale,
+        noiseless=None if noiseless is None else tensor(noiseless[:, :q]),
+        labels=tensor(y[:, :q]),
+    )
+
+
+def _rows(settings: Settings, table: Table) -> Problem:
+    """Each prompt is a random subset of the rows; its queries are others."""
+    wanted = settings.queries + settings.n
+    check_rows(settings.n, settings.queries, table.rows, table.name)
+    picked = np.stack(
+        [
+            np.random.default_rng([settings.seed, p]).permutation(table.rows)[:wanted]
+            for p in range(settings.prompts)
+        ]
+    )
+    return _problem(settings, table.X[picked], table.y[picked], None)
+
+
+def _gp(settings: Settings) -> Problem:
+    """f ~ GP(0, k), y = f + noise, both divided by √(1 + noise) so that labels have variance 1."""
+    rows = settings.queries + settings.n
+    inputs, functions, noises = [], [], []
+    for p in range(settings.prompts):
+        # One stream each, so that more rows leave the earlier ones as they are.
+        place, value, error = (np.random.default_rng([settings.seed, p, k]) for k in range(3))
+        X = _inputs(place, settings.inputs, rows, settings.d)
+        inputs.append(X)
+        functions.append(_draw(value, X, settings.bandwidth))
+        noises.append(error.standard_normal(rows))
+    scale = math.sqrt(1 + settings.noise)
+    f = np.stack(functions)
+    y = f + math.sqrt(settings.noise) * np.stack(noises)
+    return _problem(settings, np.stack(inputs), y / scale, f / scale)
+
+
+def _inputs(rng: np.random.Generator, kind: str, rows: int, d: int) -> Float[np.ndarray, "rows d"]:
+    """``rows`` inputs: uniform on [−1, 1]ᵈ, clumped in it, or standard normal."""
+    if kind == "gaussian":
+        return rng.standard_normal((rows, d))
+    if kind == "uniform":
+        return rng.uniform(-1, 1, (rows, d))
+    # Four tight clumps hold nine points in ten; the others stand anywhere.
+    centres = rng.uniform(-1, 1, (CLUMPS, d))
+    which, offset, alone = rng.spawn(3)
+    clumped = centres[which.integers(CLUMPS, size=rows)]
+    clumped = clumped + CLUMP_SPREAD * offset.standard_normal((rows, d))
+    loner = alone.random((rows, d + 1))
+    return np.where(loner[:, :1] < 0.1, 2 * loner[:, 1:] - 1, clumped.clip(-1, 1))
+
+
+def _draw(
+    rng: np.random.Generator, X: Float[np.ndarray, "rows d"], bandwidth: float
+) -> Float[np.ndarray, " rows"]:
+    """A zero-mean Gaussian process with the Gaussian kernel, at the rows of X."""
+    points = torch.from_numpy(X) / (math.sqrt(2) * bandwidth)
+    K = (
+        torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist")
+        .square()
+        .neg()
+        .exp()
+    )
+    K.diagonal().add_(JITTER)
+    return (torch.linalg.cholesky(K) @ torch.from_numpy(rng.standard_normal(len(X)))).numpy()

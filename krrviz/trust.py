@@ -1,0 +1,121 @@
+"""Trust: what a picture is checked against, with the tolerance each check must meet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from krrviz.construction.certificate import product_bound
+from krrviz.construction.transformer import Transformer, run
+from krrviz.construction.weights import Construction, build
+from krrviz.machine import compute_device
+from krrviz.problem import Problem
+from krrviz.settings import Settings
+from krrviz.solvers import richardson
+from krrviz.tables import Table
+from krrviz.tasks import sample
+from krrviz.trajectory import record
+
+# Prompts that are checked: the first few, since the bound costs Q times the iteration.
+CHECKED = 4
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check: what was measured, and the most it may be."""
+
+    name: str
+    value: float
+    tolerance: float
+    meaning: str
+
+    @property
+    def passed(self) -> bool:
+        return self.value <= self.tolerance
+
+
+def trust(settings: Settings, table: Table | None = None) -> list[Check]:
+    """The checks of a picture, on its first prompts at the full context length.
+
+    The transformer is checked whether or not it is drawn, unless it has no form for these
+    settings (a per-sample ridge).
+    """
+    problem = sample(settings.but(prompts=min(CHECKED, settings.prompts)), table)
+    checks = [
+        Check(
+            "direct solve",
+            float(problem.residual.max()),
+            1e-10,
+            "The exact answer: relative residual ‖y − Aα‖/‖y‖ of the Cholesky solve, float64.",
+        )
+    ]
+    if settings.ridge_scale != "absolute":
+        return checks
+    c = Construction.from_settings(settings, table)
+    device = compute_device(settings)
+    model = build(c).to(device)
+    forward = run(model, problem.to(device, c.dtype))
+    states, answer = forward.trajectory.states.cpu(), forward.trajectory.predictions[-1].cpu()
+    same = record(
+        "richardson",
+        partial(richardson, operator="preconditioned", step=torch.tensor(c.step)),
+        problem,
+        c.steps,
+    )
+    gap = (answer.double() - same.predictions[-1]).abs()
+    bound = product_bound(c, problem, states)
+    worst = (gap / bound).argmax()
+    return [
+        Check(
+            "transformer = Richardson",
+            float(gap.flatten()[worst]),
+            float(bound.flatten()[worst]),
+            "Largest gap at the last step between the transformer's answer and preconditioned "
+            "Richardson with the same step size; tolerance: the provable product bound.",
+        ),
+        Check(
+            "attention = D⁻¹K",
+            attention_gap(model, problem, forward.attention),
+            attention_tolerance(c),
+            "Largest difference between the softmax weights and D⁻¹K computed in the log domain.",
+        ),
+        *checks,
+        Check(
+            "range of α",
+            float(states.abs().max()),
+            c.r_alpha,
+            "Largest |α| met; the products are made for |α| up to R = "
+            f"{c.r_alpha:.3g}. Beyond it the product bound no longer holds.",
+        ),
+    ]
+
+
+def attention_tolerance(c: Construction) -> float:
+    """1e-16 (100 + B²/σ²) in float64, and as many units in the last place in other precisions."""
+    ulps = torch.finfo(c.dtype).eps / torch.finfo(torch.float64).eps
+    return 1e-16 * ulps * (100 + (c.input_bound / c.bandwidth) ** 2)
+
+
+def attention_gap(
+    model: Transformer, problem: Problem, patterns: tuple[torch.Tensor | None, ...]
+) -> float:
+    """Largest |attention − D⁻¹K| over the update blocks, masked keys included (K = 0 there).
+
+    D⁻¹K is taken from squared distances by log-sum-exp, sharing no code with attention.
+    """
+    X = problem.X
+    logits = -(X[..., :, None, :] - X[..., None, :, :]).square().sum(-1) / (
+        2 * problem.bandwidth**2
+    )
+    logits = logits.masked_fill(~problem.used[..., None, :], -torch.inf)
+    expected = (logits - logits.logsumexp(-1, keepdim=True)).exp()
+    context = slice(1, 1 + problem.n_max)
+    worst = 0.0
+    for pattern in {id(p): p for p in patterns[1:-1] if p is not None}.values():
+        rows = pattern.cpu().double()[..., context, :][problem.used]
+        full = torch.zeros_like(rows)
+        full[..., context] = expected[problem.used]
+        worst = max(worst, float((rows - full).abs().max()))
+    return worst

@@ -1,0 +1,59 @@
+"""Badge: what the picture was checked against, in sight of every figure."""
+
+from __future__ import annotations
+
+import pandas as pd
+import streamlit as st
+
+from krrviz.fan import Fan
+from krrviz.frames import conditions
+from krrviz.trust import Check
+
+# Below this size of KRR's answer (labels have size 1) a relative error says little.
+FAINT = 0.02
+
+
+def badge(result: Fan, checks: list[Check]) -> None:
+    """One line: each check with its figure and tolerance, where it ran, and what depth lacks."""
+    s = result.settings
+    marks = []
+    for check in checks:
+        colour, icon = ("green", "check") if check.passed else ("red", "close")
+        words = "within" if check.passed else "exceeds"
+        marks.append(
+            f":{colour}-badge[:material/{icon}: {check.name}: {check.value:.1e} {words} "
+            f"{check.tolerance:.1e}]"
+        )
+    marks.append(f":gray-badge[{s.dtype} on {result.device}]")
+    if "transformer" in s.methods:
+        short = result.errors["transformer"][-1, -1]
+        marks.append(
+            f":gray-badge[T = {s.steps} steps leave the transformer {short:.2g} from {s.reference}]"
+        )
+    st.markdown(" ".join(marks))
+    if s.reference == "krr" and result.scale < FAINT:
+        st.info(
+            f"Kernel ridge regression itself answers almost 0 here (root mean square "
+            f"{result.scale:.1e}, labels have 1): the kernel matrix is nearly the identity, and a "
+            "relative error says little. A wider bandwidth gives it something to learn.",
+            icon=":material/info:",
+        )
+
+
+def report(result: Fan, checks: list[Check]) -> None:
+    """The small print: what each curve is, and what each check means."""
+    with st.expander("What each curve is, and what was checked"):
+        st.dataframe(conditions(result), hide_index=True, width="stretch")
+        table = pd.DataFrame(
+            {
+                "check": [c.name for c in checks],
+                "measured": [f"{c.value:.3e}" for c in checks],
+                "at most": [f"{c.tolerance:.3e}" for c in checks],
+                "meaning": [c.meaning for c in checks],
+            }
+        )
+        st.dataframe(table, hide_index=True, width="stretch")
+        st.caption(
+            "Our reconstruction of the construction in arXiv 2605.08475. The balanced product, the "
+            "calibrated range of α, the step policies and the axes are our choices."
+        )

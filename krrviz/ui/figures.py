@@ -1,0 +1,95 @@
+"""The figures panel: Vega-Lite charts in the browser, scrubbed together without a server trip."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+
+import streamlit as st
+import vl_convert
+from streamlit.components.v2.types import ComponentRenderer
+
+from krrviz import charts
+
+HTML = """
+<section class="figures" data-testid="figures" data-ready="false">
+  <p class="problem" role="alert" hidden></p>
+  <div class="scrubber">
+    <button class="play" type="button" aria-label="Play the steps">▶</button>
+    <label><output></output><input type="range" min="0" value="0" step="1"></label>
+    <button class="pin" type="button" hidden>Pinned, press Esc to release</button>
+  </div>
+  <div class="facets"></div>
+  <div class="wide"></div>
+  <div class="tip" aria-hidden="true" hidden></div>
+</section>
+"""
+
+
+@cache
+def _library() -> ComponentRenderer:
+    """Register Vega: 0.9 MB of JavaScript, which take the bundler some seconds to gather."""
+    # Only the embedder: the bundle binds the names vega and vegaLite to null.
+    hand_over = """
+      globalThis.krrvizVega = vegaEmbed;
+      globalThis.dispatchEvent(new Event("krrviz-vega"));
+    """
+    js = vl_convert.javascript_bundle(hand_over) + "\nexport default () => {};"
+    return st.components.v2.component("krrviz_vega", js=js)
+
+
+@cache
+def _panel() -> ComponentRenderer:
+    here = Path(__file__).parent
+    js, css = ((here / f"figures.{kind}").read_text("utf-8") for kind in ("js", "css"))
+    return st.components.v2.component("krrviz_figures", html=HTML, css=css, js=js)
+
+
+def vega() -> None:
+    """Mount the chart library; the shell calls this once a run, before any figures.
+
+    Its message never changes, so that a browser receives it on its first run and a reference of a
+    few bytes on later ones. It takes no room worth seeing.
+    """
+    _library()(key="krrviz_vega", height=1)
+
+
+def figures(
+    shown: Mapping[str, charts.Figure],
+    *,
+    steps: int,
+    key: str,
+    step: int | None = None,
+    on_step: Callable[[], None] | None = None,
+) -> None:
+    """Show charts that share one step, with a scrubber, legends and downloads.
+
+    Parameters
+    ----------
+    shown
+        The figures by name; names are file names of downloads, and what tests ask for.
+    steps
+        The last step, for the scrubber's "Step t = 12 of 32".
+    key
+        Identifies the panel over reruns, so that its charts are updated, not rebuilt.
+    step
+        The step to open at, as in a link; the last one by default. Later changes of it win over
+        the scrubber.
+    on_step
+        If given, a step chosen by releasing the scrubber or by a pin is sent to the server, which
+        finds it in ``st.session_state[key]["step"]``.
+    """
+    panels = [
+        {
+            "name": name,
+            "spec": dict(figure.spec),
+            "tables": {table: charts.columns(frame) for table, frame in figure.tables.items()},
+            "alt": figure.alt,
+        }
+        for name, figure in shown.items()
+    ]
+    themes = {mode: charts.theme(mode) for mode in charts.INK}
+    data = {"figures": panels, "steps": steps, "step": step, "themes": themes}
+    events = {} if on_step is None else {"on_step_change": on_step}
+    _panel()(key=key, data={**data, "report": on_step is not None}, **events)

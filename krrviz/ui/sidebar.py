@@ -1,0 +1,145 @@
+"""Sidebar: the shared controls, each a view of one field of Settings."""
+
+from __future__ import annotations
+
+import math
+
+import streamlit as st
+
+from krrviz.settings import (
+    COMPARISON,
+    DATASETS,
+    MACHINE,
+    MAX_N,
+    PRESETS,
+    PROBLEM,
+    TRANSFORMER,
+    About,
+    Choice,
+    Number,
+    Settings,
+    Several,
+)
+from krrviz.solvers import SOLVERS
+from krrviz.ui import state
+
+IN_SIGHT = ("data", "bandwidth", "ridge", "n", "steps")
+# Not drawn: what has a single possible value for now, and what the data set does not use.
+GP_ONLY = ("inputs", "d", "noise")
+WORDS = {
+    "transformer": "Transformer",
+    **{key: method.title for key, method in SOLVERS.items()},
+    **{key: entry.title for key, entry in DATASETS.items()},
+    "one_over_l": "1/L",
+    "krr": "exact KRR",
+    "per_sample": "per sample",
+}
+
+
+def sidebar() -> None:
+    """Draw the controls; what a person changes is in the session's settings on the next run."""
+    with st.sidebar:
+        _preset()
+        for name in IN_SIGHT:
+            _field(name)
+        st.caption("More")
+        for group in (PROBLEM, TRANSFORMER, COMPARISON, MACHINE):
+            with st.expander(group.capitalize()):
+                for name, about in Settings.table().items():
+                    if about.group == group and name not in IN_SIGHT and _drawn(name, about):
+                        _field(name)
+        with st.popover("Link to this picture", width="stretch"):
+            st.write("It carries every setting; the address bar holds it too.")
+            st.code(f"{st.context.url or ''}?{state.settings().to_query()}", wrap_lines=True)
+
+
+def _preset() -> None:
+    """A menu of presets; choosing one replaces the settings."""
+
+    def chosen() -> None:
+        state.replace(PRESETS[st.session_state.preset].settings)
+        st.session_state.preset = None
+
+    st.selectbox(
+        "Preset",
+        list(PRESETS),
+        index=None,
+        key="preset",
+        format_func=lambda key: PRESETS[key].title,
+        placeholder="Choose a preset",
+        help="\n\n".join(f"**{preset.title}**: {preset.text}" for preset in PRESETS.values()),
+        on_change=chosen,
+    )
+
+
+def _drawn(name: str, about: About) -> bool:
+    settings = state.settings()
+    if name in GP_ONLY and settings.data != "gp":
+        return False
+    if name == "step_size" and settings.policy != "manual":
+        return False
+    single = isinstance(about.rule, Choice) and len(about.rule.options) == 1
+    return not single and name != "sink"
+
+
+def _field(name: str) -> None:
+    """One control."""
+    about, value = Settings.table()[name], getattr(state.settings(), name)
+
+    def changed() -> None:
+        entered = st.session_state[name]
+        rule = about.rule
+        if isinstance(rule, Number) and isinstance(entered, str):
+            try:
+                entered = rule.parse(entered.strip())
+            except ValueError as error:
+                st.session_state.problems = (f"{name}={entered[:40]} {error}.",)
+                return
+        state.change(**{name: entered})
+
+    common = {"key": name, "help": about.help, "on_change": changed}
+    st.session_state[name] = value
+    match about.rule:
+        case Several(options):
+            st.session_state[name] = list(value)
+            st.multiselect(about.label, options, format_func=_word, **common)
+        case Choice(options):
+            shown = [o for o in options if o != "csv" and (o != "noiseless" or _is_gp())]
+            st.selectbox(about.label, shown, format_func=_word, **common)
+        case Number() if name in IN_SIGHT:
+            options = sorted({*_ladder(name), value})
+            st.select_slider(about.label, options, format_func=lambda v: f"{v:.4g}", **common)
+        case Number(whole=True) as rule:
+            st.number_input(about.label, int(rule.low), int(rule.high), step=1, **common)
+        case Number():
+            st.session_state[name] = value if isinstance(value, str) else f"{value:g}"
+            st.text_input(about.label, **common)
+
+
+def _is_gp() -> bool:
+    return state.settings().data == "gp"
+
+
+def _word(key: str) -> str:
+    return WORDS.get(key, key)
+
+
+def _ladder(name: str) -> list[float]:
+    """The stops of a slider: even on a logarithmic scale, whole where the field is."""
+    settings = state.settings()
+    if name == "bandwidth":
+        return [_round(10 ** (k / 20)) for k in range(-60, 61)]
+    if name == "ridge":
+        return [_round(10 ** (k / 4)) for k in range(-48, 25)]
+    if name == "steps":
+        return [*range(33), *(round(32 * 2 ** (k / 4)) for k in range(1, 25))]
+    rows = DATASETS[settings.data].rows
+    room = MAX_N if rows is None else max(2, rows - settings.queries)
+    fine = [*range(2, 33), *range(34, 65, 2), *range(68, 129, 4)]
+    coarse = [round(128 * 2 ** (k / 4)) for k in range(1, 29)]
+    return [n for n in (*fine, *coarse) if n < room] + [room]
+
+
+def _round(value: float) -> float:
+    """Three significant digits."""
+    return round(value, 2 - math.floor(math.log10(value)))

@@ -1,0 +1,27 @@
+"""What every test shares: checked shapes, a repeatable search, quick tests first."""
+
+import os
+
+import hypothesis
+import pytest
+import torch
+from jaxtyping import install_import_hook
+
+# Each annotated function of the package checks its types and shapes, from its first import on.
+install_import_hook("krrviz", "beartype.beartype")
+
+hypothesis.settings.register_profile("krrviz", deadline=None, derandomize="CI" in os.environ)
+hypothesis.settings.load_profile("krrviz")
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores, and so do what they start
+    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A browser is worth starting once the mathematics holds; CUDA is tested where it is."""
+    items.sort(key=lambda item: item.get_closest_marker("browser") is not None)
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("cuda"):
+                item.add_marker(pytest.mark.skip("no NVIDIA GPU found"))

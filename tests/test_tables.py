@@ -1,0 +1,518 @@
+"""Tables against Python's own float and statistics, scikit-learn, statsmodels and R's figures."""
+
+import datetime
+import math
+import os
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sklearn.datasets
+from hypothesis import example, given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from krrviz import tables
+from krrviz.tables import SHIPPED, Table, TableError, assets, parse_csv, read_csv, shipped
+
+
+def raw(table: Table) -> np.ndarray:
+    """The table's numbers in their own units, target last."""
+    return np.column_stack([table.x_raw(table.X), table.y_raw(table.y)])
+
+
+def names(table: Table) -> tuple[str, ...]:
+    return (*table.input_names, table.target_name)
+
+
+def assert_told(table: Table, parts: tuple[str, ...]) -> None:
+    """Each notice holds its part, and there are no others."""
+    assert [p for p, text in zip(parts, table.notices, strict=True) if p not in text] == []
+
+
+# Files that hold the rows (1.5, −2, 10), (2.5, 0.25, 30), (−3, 4e2, 20) under a, b, y.
+ROWS = np.array([[1.5, -2, 10], [2.5, 0.25, 30], [-3, 4e2, 20]])
+PLAIN = "a,b,y\n1.5,-2,10\n2.5,.25,30\n-3,4e2,20\n"
+COMMAS = PLAIN.replace(",", ";").replace(".", ",")
+SAME = {
+    "plain": (PLAIN.encode(), ()),
+    "no last line end": (PLAIN.rstrip().encode(), ()),
+    "UTF-8 mark": (PLAIN.encode("utf-8-sig"), ()),
+    "UTF-16": (PLAIN.encode("utf-16"), ()),
+    "UTF-16, big end first": ("\ufeff".encode("utf-16-be") + PLAIN.encode("utf-16-be"), ()),
+    "Windows line ends": (PLAIN.replace("\n", "\r\n").encode(), ()),
+    "old Mac line ends": (PLAIN.replace("\n", "\r").encode(), ()),
+    "blank lines": (b"\n  \n" + PLAIN.replace("\n", "\n\n").encode() + b"\n\n", ()),
+    "spaces": (PLAIN.replace(",", " , ").encode(), ()),
+    "semicolons": (PLAIN.replace(",", ";").encode(), ()),
+    "tabs": (PLAIN.replace(",", "\t").encode(), ()),
+    "decimal commas": (COMMAS.encode(), ("decimal comma",)),
+    "decimal commas, tabs": (COMMAS.replace(";", "\t").encode(), ("decimal comma",)),
+    "quoted": (
+        "\n".join(",".join(f'"{c}"' for c in line.split(",")) for line in PLAIN.split()).encode(),
+        (),
+    ),
+    "quoted decimal commas": (COMMAS.replace("1,5", '"1,5"').encode(), ("decimal comma",)),
+    "missing cells": (
+        (PLAIN + "1,,3\n,,\nNA,2,3\n1,nan,3\n1,2,  \n").encode(),
+        ("a missing cell left out: 5 of 8",),
+    ),
+    "constant column": (
+        b"a,k,b,y\n1.5,.1,-2,10\n2.5,.1,.25,30\n-3,.1,4e2,20\n",
+        ("constant columns left out: 'k'",),
+    ),
+    "empty columns, as a spreadsheet leaves them": (
+        b"a,b,,y,\n1.5,-2,,10,\n2.5,.25,,30,\n-3,4e2,,20,\n",
+        ("empty columns left out: 'column 3', 'column 5'",),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SAME)
+def test_one_table_in_many_files(case: str) -> None:
+    contents, notices = SAME[case]
+    table = parse_csv(contents, "mine.csv")
+    np.testing.assert_allclose(raw(table), ROWS, rtol=1e-15, atol=1e-14)
+    assert names(table) == ("a", "b", "y")
+    assert (table.name, table.rows, table.d) == ("mine.csv", 3, 2)
+    assert (table.x_units, table.y_unit) == (("", ""), "")
+    assert_told(table, notices)
+
+
+# Files with names or numbers of their own: contents, target asked for, names, raw rows, notices.
+OWN = {
+    "target by name": (PLAIN.encode(), "a", ("b", "y", "a"), ROWS[:, [1, 2, 0]], ()),
+    "target with spaces around": (PLAIN.encode(), " b ", ("a", "y", "b"), ROWS[:, [0, 2, 1]], ()),
+    "no names": (
+        PLAIN.partition("\n")[2].encode(),
+        None,
+        ("x1", "x2", "y"),
+        ROWS,
+        ("named 'x1', 'x2', 'y'",),
+    ),
+    "no names, decimal commas": (
+        b"1,5;2\n2,5;3\n3,5;7\n",
+        "x1",
+        ("y", "x1"),
+        [[2, 1.5], [3, 2.5], [7, 3.5]],
+        ("decimal comma", "named 'x1', 'y'"),
+    ),
+    "no names, first cell missing": (
+        b",2\n1,3\n2,4\n3,6\n",
+        None,
+        ("x1", "y"),
+        [[1, 3], [2, 4], [3, 6]],
+        ("named", "missing cell left out: 1 of 4"),
+    ),
+    "years as names beside a word": (
+        b"2019,total\n1,2\n2,3\n3,5\n",
+        None,
+        ("2019", "total"),
+        [[1, 2], [2, 3], [3, 5]],
+        (),
+    ),
+    "a name with a separator, a line end and quotes": (
+        b'"time, in\nms","the ""g"""\n1,2\n2,3\n3,5\n',
+        None,
+        ("time, in ms", 'the "g"'),
+        [[1, 2], [2, 3], [3, 5]],
+        (),
+    ),
+    "a name is missing": (
+        b",y\n1,2\n2,3\n3,5\n",
+        None,
+        ("column 1", "y"),
+        [[1, 2], [2, 3], [3, 5]],
+        (),
+    ),
+    "Latin-1": (
+        "Größe,µ\n1,2\n2,3\n3,5\n".encode("latin-1"),
+        "µ",
+        ("Größe", "µ"),
+        [[1, 2], [2, 3], [3, 5]],
+        ("Latin-1",),
+    ),
+    "repeated rows": (
+        b"x,y\n1,2\n2,3\n1,2\n1,2\n",
+        None,
+        ("x", "y"),
+        [[1, 2], [2, 3], [1, 2], [1, 2]],
+        ("repeat an earlier one, kept: 2",),
+    ),
+    "true and false": (
+        b"x,y\nTrue,2\nfalse,3\nTRUE,5\n",
+        None,
+        ("x", "y"),
+        [[1, 2], [0, 3], [1, 5]],
+        (),
+    ),
+    "whole numbers beyond 64 bits": (
+        b"x,y\n123456789012345678901234567890,2\n-1,3\n3,5\n",
+        None,
+        ("x", "y"),
+        [[123456789012345678901234567890.0, 2], [-1, 3], [3, 5]],
+        (),
+    ),
+    "an offset far above the spread": (
+        b"x,y\n1700000000000000000,2\n1700000001000000000,3\n1700000002000000000,5\n",
+        None,
+        ("x", "y"),
+        [[17e17, 2], [17e17 + 1e9, 3], [17e17 + 2e9, 5]],
+        (),
+    ),
+    "as large and as small as allowed": (
+        b"x,y\n1e100,1e-99\n-1e100,2e-99\n0,4e-99\n",
+        None,
+        ("x", "y"),
+        [[1e100, 1e-99], [-1e100, 2e-99], [0, 4e-99]],
+        (),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OWN)
+def test_files_of_their_own(case: str) -> None:
+    contents, target, columns, rows, notices = OWN[case]
+    table = parse_csv(contents, case, target)
+    assert names(table) == columns
+    expected = np.array(rows, dtype=float)
+    size = np.abs(expected).max(axis=0)
+    np.testing.assert_allclose(raw(table) / size, expected / size, rtol=0, atol=4e-16)
+    assert_told(table, notices)
+
+
+# What is refused, the target asked for, and what the message must hold.
+BODY = "1,2\n2,3\n3,5\n"
+REFUSED = {
+    "empty": (b"", None, ["empty"]),
+    "blank": (b" \r\n\n  \n", None, ["empty"]),
+    "only a mark": (b"\xef\xbb\xbf", None, ["empty"]),
+    "names only": (b"x,y\n", None, ["complete rows: 0", "3"]),
+    "one row": (b"x,y\n1,2\n", None, ["complete rows: 1", "3"]),
+    "two rows": (b"x,y\n1,2\n3,4\n", None, ["complete rows: 2", "3"]),
+    "two complete rows": (b"x,y\n1,2\n3,4\n5,\n,6\n", None, ["complete rows: 2", "3"]),
+    "all cells missing": (b"x,y\n,\n,\n,\n", None, ["complete rows: 0"]),
+    "NUL": (b"x,y\n1,2\n2,\x003\n3,4\n", None, ["not a text file", "UTF-8"]),
+    "a picture": (b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR", None, ["not a text file"]),
+    "a pickle": (b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00}\x94.", None, ["not a text file"]),
+    "an archive": (b"PK\x03\x04\x14\x00", None, ["not a text file"]),
+    "neither UTF-8 nor Latin-1": (b"x,\x80\n" + BODY.encode(), None, ["not a text file"]),
+    "UTF-16 cut short": (PLAIN.encode("utf-16")[:-1], None, ["not a text file"]),
+    "UTF-16 without its mark": (PLAIN.encode("utf-16-le"), None, ["not a text file"]),
+    "UTF-32": (PLAIN.encode("utf-32"), None, ["not a text file"]),
+    "text in a column": (
+        b"x,city,y\n1,,2\n2,Paris,3\n3,Rome,4\n",
+        None,
+        ["column 'city'", "'Paris'", "must be numbers"],
+    ),
+    "text late in a column": (
+        b"x,y\n" + b"1,2\n" * 120_000 + b"1,two\n",
+        None,
+        ["column 'y'", "'two'"],
+    ),
+    "text beside decimal commas": (
+        b"x;city;y\n1,5;Paris;2\n2;Rome;3\n3;;4\n",
+        None,
+        ["column 'city'", "'Paris'"],
+    ),
+    "a date": (b"day,y\n2020-01-01,2\n2020-01-02,3\n", None, ["column 'day'", "'2020-01-01'"]),
+    "thousands": (b'x,y\n"1,234",2\n2,3\n3,4\n', None, ["column 'x'", "'1,234'"]),
+    "thousands and decimal commas": (b"x;y\n1.234,5;2\n2;3\n", None, ["column 'x'", "'1.234,5'"]),
+    "true beside numbers": (b"x,y\nTrue,2\n2,3\n3,4\n", None, ["column 'x'", "'True'"]),
+    "underscores": (b"x,y\n1_0,2\n2,3\n3,4\n", None, ["column 'x'", "'1_0'"]),
+    "hexadecimal": (b"x,y\n0x10,2\n2,3\n3,4\n", None, ["column 'x'", "'0x10'"]),
+    "a quoted space": (b'x,y\n" ",2\n2,3\n3,4\n', None, ["column 'x'", "' '"]),
+    "no such target": (PLAIN.encode(), "z", ["'z'", "'a', 'b', 'y'"]),
+    "empty target": (b"x,y\n1,\n2,\n3,\n", "y", ["'y'", "use 'x'"]),
+    "constant target": (b"x,y\n1,.1\n2,.1\n3,.1\n", None, ["target 'y'", "0.1", "vary"]),
+    "constant inputs": (b"k,l,y\n1,2,1\n1,2,2\n1,2,3\n", None, ["no input"]),
+    "inputs all empty": (b"x,y\n,1\n,2\n,3\n", None, ["no input"]),
+    "infinite": (b"x,y\n1,2\n-inf,3\n3,4\n", None, ["column 'x'", "size inf", "1e+100"]),
+    "beyond a double": (b"x,y\n1,2\n1e999,3\n3,4\n", None, ["column 'x'", "size inf", "1e+100"]),
+    "huge": (b"x,y\n1,2\n2,-1e300\n3,4\n", None, ["column 'y'", "size 1e+300", "1e+100"]),
+    "tiny spread": (b"x,y\n1,0\n2,1e-150\n3,0\n", None, ["column 'y'", "e-151", "1e-100"]),
+    "spread lost in rounding": (
+        b"x,y\n1,2\n1.000000000000001,3\n1,5\n",
+        None,
+        ["column 'x'", "e-16", "1e-12"],
+    ),
+    "one name twice": (b"x,x,y\n1,2,3\n2,3,4\n3,4,5\n", None, ["twice", "'x'", "differ"]),
+    "one name twice but for spaces": (b"x, x,y\n1,2,3\n2,3,4\n3,4,5\n", None, ["twice", "'x'"]),
+    "a short line": (b"a,b,y\n1,2,3\n\n1,2\n", None, ["line 4", "2 cells", "first 3"]),
+    "a long line": (b"a,b,y\n1,2,3\n1,2,3,4\n", None, ["line 3", "4 cells", "first 3"]),
+    "a line longer by an empty cell": (b"x,y\n1,2,\n", None, ["line 2", "3 cells", "first 2"]),
+    "an open quote": (b'x,y\n1,2\n"2,3\n', None, ["line 3", "CSV"]),
+    "words after a quote": (b'x,y\n1,2\n"2"2,3\n', None, ["line 3", "CSV"]),
+    "an endless cell": (b"x,y\n" + b"1" * 200_000 + b",2\n", None, ["line 2", "CSV", "131072"]),
+    "one column": (b"y\n1\n2\n3\n", None, ["columns: 1", "1000", "semicolons"]),
+    "cells separated by spaces": (b"x y\n1 2\n2 3\n", None, ["columns: 1", "tabs"]),
+    "decimal commas in one column": (b"y\n1,5\n2,5\n", None, ["columns: 1", "tabs"]),
+    "1001 columns": (b"," * 1000, None, ["columns: 1001", "1000"]),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused_by_name(case: str) -> None:
+    contents, target, parts = REFUSED[case]
+    with pytest.raises(TableError) as error:
+        parse_csv(contents, "mine.csv", target)
+    message = str(error.value)
+    assert message.startswith("data file 'mine.csv': ")
+    assert [part for part in parts if part not in message] == []
+
+
+def test_refuses_a_file_over_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "big.csv"
+    path.write_bytes(PLAIN.encode())
+    monkeypatch.setattr(tables, "MAX_BYTES", len(PLAIN))
+    assert read_csv(path).rows == 3
+    path.write_bytes(PLAIN.encode() + b"\n")
+    with pytest.raises(TableError, match=r"'big\.csv': larger than .* MB"):
+        read_csv(path)
+
+
+def test_refuses_rows_over_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "MAX_ROWS", 3)
+    body = PLAIN.partition("\n")[2]
+    for head in ("a,b,y\n", ""):
+        assert parse_csv((head + body).encode(), "x").rows == 3
+        with pytest.raises(TableError, match=r"more than 3 rows|4 not in \[3, 3\]"):
+            parse_csv((head + body + "7,8,9\n").encode(), "x")
+    with pytest.raises(TableError, match="more than 3 rows"):
+        parse_csv((body * 9).encode(), "x")
+
+
+def test_the_limits_are_those_told() -> None:
+    assert (tables.MAX_BYTES, tables.MAX_ROWS) == (100_000_000, 1_000_000)
+
+
+@pytest.mark.parametrize("name", ["absent.csv", "folder", "a" * 300, "nul\0.csv", "pipe"])
+def test_refuses_what_is_not_a_file(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(TableError, match=r"data file '(absent|folder|a{40}…|nul|pipe).*path of"):
+        read_csv(tmp_path / name)
+
+
+def test_refuses_what_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_bytes(PLAIN.encode())
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "open", refuse)  # a superuser may read whatever its mode says
+    with pytest.raises(TableError, match=r"'mine\.csv': cannot be read \(Permission denied\)"):
+        read_csv(str(path))
+
+
+LONG = "e\u202e\x1b[31m" + "x" * 5000
+
+
+@pytest.mark.parametrize(
+    ("contents", "name", "target"),
+    [
+        (PLAIN.encode(), "mine.csv", LONG),
+        (b"", LONG, None),
+        (f"{LONG},y\n1,2\n".replace("\x1b", "").encode(), "mine.csv", None),
+        (f"x,y\n1,{LONG}\n".replace("\x1b", "").encode(), "mine.csv", None),
+        (f"{LONG},{LONG}\n1,2\n".replace("\x1b", "").encode(), "mine.csv", None),
+        (",".join(f"{i}{'x' * 50}" for i in range(900)).encode() + b"\n", "mine.csv", "z"),
+        (
+            b"\n".join(
+                [b",".join(b"%d%s" % (i, b"x" * 50) for i in range(900)), *[b"1," * 899 + b"1"] * 3]
+            ),
+            "mine.csv",
+            "z",
+        ),
+    ],
+)
+def test_messages_are_short_and_printable(contents: bytes, name: str, target: str | None) -> None:
+    with pytest.raises(TableError) as error:
+        parse_csv(contents, name, target)
+    assert len(str(error.value)) < 900
+    assert str(error.value).isprintable()
+
+
+def assert_a_table_or_a_table_error(contents: bytes) -> None:
+    try:
+        table = parse_csv(contents, "any")
+    except TableError:
+        return
+    for column in (*table.X.T, table.y):
+        assert statistics.fmean(column.tolist()) == pytest.approx(0, abs=1e-3)
+        assert statistics.pstdev(column.tolist()) == pytest.approx(1, rel=1e-3)
+
+
+@given(
+    st.binary(max_size=200)
+    | st.text("0123456789.,;\t\n\r\"'eE-+xyéinfa ", max_size=80).map(str.encode)
+)
+@example(b'a,b\n"\n')
+@example(b"1,2\n\r\n,\n")
+@example(b"x,y\n" + b",\n" * 4)
+@example("x,y\n1,١\n".encode())
+def test_any_bytes_give_a_table_or_a_table_error(contents: bytes) -> None:
+    assert_a_table_or_a_table_error(contents)
+
+
+CELLS = st.sampled_from(["", "1", "-2.5", "1e99", "1e-80", "3,5", "True", "x", '"3"', "nan"])
+
+
+@given(
+    st.integers(2, 3).flatmap(
+        lambda width: st.lists(st.lists(CELLS, min_size=width, max_size=width), max_size=6)
+    ),
+    st.sampled_from(",;\t"),
+)
+def test_any_cells_give_a_table_or_a_table_error(rows: list[list[str]], separator: str) -> None:
+    assert_a_table_or_a_table_error("\n".join(map(separator.join, rows)).encode())
+
+
+@given(
+    hnp.arrays(
+        float,
+        st.tuples(st.integers(3, 12), st.integers(2, 4)),
+        elements=st.floats(-1e6, 1e6, allow_subnormal=False),
+    )
+)
+def test_undoing_the_scaling_gives_the_numbers_of_the_file(values: np.ndarray) -> None:
+    values[:2] = [[0] * values.shape[1], [1] * values.shape[1]]  # so that every column varies
+    head = [*(f"in{i}" for i in range(values.shape[1] - 1)), "out"]
+    text = "\n".join([",".join(head), *(",".join(map(repr, row)) for row in values.tolist())])
+    table = parse_csv(text.encode(), "x")
+    np.testing.assert_allclose(raw(table), values, rtol=0, atol=4e-16 * np.abs(values).max())
+    for j, (mean, sd) in enumerate(
+        zip([*table.x_mean, table.y_mean], [*table.x_scale, table.y_scale], strict=True)
+    ):
+        assert mean == pytest.approx(statistics.fmean(values[:, j]), rel=1e-12, abs=1e-9)
+        assert sd == pytest.approx(statistics.pstdev(values[:, j].tolist()), rel=1e-9)
+    assert table.input_bound == pytest.approx(max(math.hypot(*x) for x in table.X))
+
+
+def test_the_file_is_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    for contents in (SAME["missing cells"][0], SAME["UTF-16"][0], REFUSED["text in a column"][0]):
+        path.write_bytes(contents)
+        path.chmod(0o444)
+        before = path.stat()
+        try:
+            read_csv(path)
+        except TableError:
+            assert b"city" in contents
+        assert path.read_bytes() == contents
+        assert path.stat().st_mtime_ns == before.st_mtime_ns
+        assert list(tmp_path.iterdir()) == [path]
+        path.chmod(0o644)
+
+
+def test_a_million_rows(tmp_path: Path) -> None:
+    path = tmp_path / "million.csv"
+    values = np.random.default_rng(0).standard_normal((10**6, 2))
+    path.write_text("a,b\n" + "".join(f"{a!r},{b!r}\n" for a, b in values.tolist()))
+    start = time.perf_counter()
+    table = read_csv(path)
+    assert time.perf_counter() - start < 10
+    assert (table.rows, table.d) == (10**6, 1)
+    np.testing.assert_allclose(raw(table), values, rtol=0, atol=2e-15)
+    assert abs(table.X.mean()) < 1e-14
+
+
+def test_arrays_cannot_be_changed() -> None:
+    table = parse_csv(PLAIN.encode(), "x")
+    for array in (table.X, table.y, table.x_mean, table.x_scale):
+        with pytest.raises(ValueError, match="read-only"):
+            array[...] = 0
+
+
+def test_scaling_is_undone_for_any_leading_axes() -> None:
+    table = shipped("diabetes")
+    stack = np.stack([table.X[:4], table.X[4:8]])
+    assert np.array_equal(table.x_raw(stack)[1], table.x_raw(table.X[4:8]))
+    assert np.array_equal(table.x_raw(table.X[0]), table.x_raw(table.X)[0])
+    assert np.array_equal(
+        table.y_raw(table.y[:6].reshape(2, 3)), table.y_raw(table.y)[:6].reshape(2, 3)
+    )
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_sets(name: str) -> None:
+    rows, units = SHIPPED[name]
+    table = shipped(name)
+    assert (table.name, table.rows, table.d) == (name, rows, len(units) - 1)
+    assert dict(zip(names(table), (*table.x_units, table.y_unit), strict=True)) == units
+    assert all(math.isclose(column.mean(), 0, abs_tol=1e-12) for column in (*table.X.T, table.y))
+    assert all(math.isclose(column.std(), 1, rel_tol=1e-12) for column in (*table.X.T, table.y))
+    assert shipped(name) is table
+
+
+def test_motorcycle_has_the_figures_r_prints_for_mass_mcycle() -> None:
+    # Rows, sums, sums of squares and products, and ranges, by R 4.2.2 with MASS 7.3-58.2.
+    table = shipped("motorcycle")
+    time_ms, acceleration = raw(table).T
+    assert table.rows == 133
+    assert (time_ms.sum(), acceleration.sum()) == pytest.approx((3348.8, -3397.6))
+    assert (time_ms**2).sum() == pytest.approx(107082.8, rel=1e-12)
+    assert (acceleration**2).sum() == pytest.approx(395017.34, rel=1e-12)
+    assert time_ms @ acceleration == pytest.approx(-60720.36, rel=1e-12)
+    assert (time_ms.min(), time_ms.max()) == pytest.approx((2.4, 57.6))
+    assert (acceleration.min(), acceleration.max()) == pytest.approx((-134, 75))
+
+
+def test_co2_is_statsmodels_weeks() -> None:
+    co2 = pytest.importorskip("statsmodels.datasets.co2", reason="needs statsmodels")
+    weeks = co2.load_pandas().data["co2"].dropna()
+    year, ppm = raw(shipped("co2")).T
+    assert len(weeks) == 2225
+    np.testing.assert_allclose(ppm, weeks.to_numpy(), rtol=1e-14)
+    for decimal, day in zip(year, weeks.index, strict=True):
+        start = datetime.date(int(decimal), 1, 1)
+        length = (datetime.date(start.year + 1, 1, 1) - start).days
+        found = start + datetime.timedelta(days=round((decimal - start.year) * length))
+        assert found == day.date()
+
+
+def test_diabetes_is_scikit_learns() -> None:
+    plain: Any = sklearn.datasets.load_diabetes(scaled=False)
+    expected = np.column_stack([plain.data, plain.target])
+    assert expected.shape == (442, 11)
+    np.testing.assert_allclose(raw(shipped("diabetes")), expected, rtol=1e-14)
+    scaled: Any = sklearn.datasets.load_diabetes()  # mean 0, sum of squares 1
+    np.testing.assert_allclose(shipped("diabetes").X, scaled.data * math.sqrt(442), atol=1e-12)
+
+
+def test_shipped_names_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(TableError, match="'iris': not one of 'motorcycle', 'co2', 'diabetes'"):
+        shipped("iris")
+    monkeypatch.setattr(tables, "assets", lambda: tmp_path)
+    fresh = shipped.__wrapped__
+    with pytest.raises(TableError, match=r"'co2\.csv': no such file"):
+        fresh("co2")
+    good = (assets() / "datasets" / "co2.csv").read_bytes()
+    (tmp_path / "datasets").mkdir()
+    for damaged in (good[: len(good) // 2], good + b"\0", good.replace(b"co2", b"ppm"), b""):
+        (tmp_path / "datasets" / "co2.csv").write_bytes(damaged)
+        with pytest.raises(TableError, match=r"'co2\.csv'"):
+            fresh("co2")
+
+
+def test_assets_are_found_in_a_wheel_and_in_a_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "__file__", str(tmp_path / "krrviz" / "tables.py"))
+    assert assets() == tmp_path / "assets"
+    (tmp_path / "krrviz" / "assets").mkdir(parents=True)
+    assert assets() == tmp_path / "krrviz" / "assets"
+
+
+def test_the_readme_tells_each_shipped_file() -> None:
+    text = (assets() / "datasets" / "README.md").read_text(encoding="utf-8")
+    for name, (rows, units) in SHIPPED.items():
+        section = text.partition(f"## {name}.csv")[2].partition("\n## ")[0]
+        assert f"{rows} rows" in section
+        assert [c for c in units if f"| `{c}` |" not in section] == []
+        assert "Source:" in section
+        assert "Licence:" in section
