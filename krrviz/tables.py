@@ -265,12 +265,16 @@ def _numbers(contents: bytes, notices: list[str]) -> pd.DataFrame:
     try:
         return read(io.BytesIO(contents), dtype="float64")
     except ValueError:  # a cell is not a number: read again, as text, to say which
+        points = str.maketrans(f"{decimal}.", f".{decimal}")
         with read(io.BytesIO(contents), dtype="str", chunksize=50_000) as chunks:
             for name, cells in (column for chunk in chunks for column in chunk.items()):
-                points = cells.dropna().str.replace(decimal, ".")
-                for text in cells[points.index[pd.isna(pd.to_numeric(points, errors="coerce"))]]:
+                cells = cells.dropna()
+                numbers = pd.to_numeric(cells.str.translate(points), errors="coerce")
+                for text in cells[pd.isna(numbers)]:
                     found = f"column {_shown(name)} holds text ({_shown(text)})"
-                    raise TableError(f"{found}; inputs and target must be numbers") from None
+                    raise TableError(
+                        f"{found}; it must hold numbers, decimal sign '{decimal}'"
+                    ) from None
         raise TableError("a cell is not a number; all of them must be") from None
 
 

@@ -7,8 +7,14 @@ import pytest
 import torch
 from jaxtyping import install_import_hook
 
-# Each annotated function of the package checks its types and shapes, from its first import on.
-install_import_hook("krrviz", "beartype.beartype")
+# Each annotated function of the package checks its types and shapes, from its first import on. An
+# int may stand for a float; Self, of which beartype knows only in classes it decorates itself, may
+# be anything.
+CHECKED = """beartype.beartype(conf=beartype.BeartypeConf(
+    is_pep484_tower=True,
+    hint_overrides=beartype.FrozenDict({__import__("typing").Self: object}),
+))"""
+install_import_hook("krrviz", CHECKED)
 
 hypothesis.settings.register_profile("krrviz", deadline=None, derandomize="CI" in os.environ)
 hypothesis.settings.load_profile("krrviz")

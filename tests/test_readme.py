@@ -31,6 +31,10 @@ def commands(block: str) -> list[str]:
     return [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
 
 
+def first_line(block: str) -> str:
+    return block.splitlines()[0]
+
+
 def is_ours(command: str) -> bool:
     return re.match(r"(\w+=\S* )*python3? -m krrviz\b", command) is not None
 
@@ -53,15 +57,16 @@ def call(command: list[str], folder: Path) -> None:
 
 def test_readme_shows_the_library_and_the_command_line() -> None:
     assert blocks("python")
+    assert not re.search(r"^```(bash|console|py|shell)$", TEXT, re.MULTILINE)  # would not be run
     assert any(is_ours(command) for block in blocks("sh") for command in commands(block))
 
 
-@pytest.mark.parametrize("snippet", blocks("python"))
+@pytest.mark.parametrize("snippet", blocks("python"), ids=first_line)
 def test_snippet(snippet: str, tmp_path: Path) -> None:
     call([sys.executable, "-c", snippet], tmp_path)
 
 
-@pytest.mark.parametrize("block", blocks("sh"))
+@pytest.mark.parametrize("block", blocks("sh"), ids=first_line)
 def test_shell_block(block: str, tmp_path: Path) -> None:
     ours = [command for command in commands(block) if is_ours(command)]
     unknown = [c for c in commands(block) if c not in ours and not NOT_RUN.match(f"{c} ")]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import sklearn.datasets
 from hypothesis import example, given
@@ -121,6 +122,20 @@ OWN = {
         [[1, 2], [2, 3], [3, 5]],
         (),
     ),
+    "a line end in a quoted name": (
+        b'"time in\nms",y\n1,2\n2,3\n3,5\n',
+        None,
+        ("time in ms", "y"),
+        [[1, 2], [2, 3], [3, 5]],
+        (),
+    ),
+    "another separator in a name": (
+        b"time; ms,y\n1,2\n2,3\n3,5\n",
+        None,
+        ("time; ms", "y"),
+        [[1, 2], [2, 3], [3, 5]],
+        (),
+    ),
     "a name is missing": (
         b",y\n1,2\n2,3\n3,5\n",
         None,
@@ -206,7 +221,7 @@ REFUSED = {
     "text in a column": (
         b"x,city,y\n1,,2\n2,Paris,3\n3,Rome,4\n",
         None,
-        ["column 'city'", "'Paris'", "must be numbers"],
+        ["column 'city'", "'Paris'", "must hold numbers"],
     ),
     "text late in a column": (
         b"x,y\n" + b"1,2\n" * 120_000 + b"1,two\n",
@@ -217,6 +232,16 @@ REFUSED = {
         b"x;city;y\n1,5;Paris;2\n2;Rome;3\n3;;4\n",
         None,
         ["column 'city'", "'Paris'"],
+    ),
+    "decimal commas and points": (
+        b"x;z;y\n1,5;2;2\n2;3.5;3\n",
+        None,
+        ["column 'z'", "'3.5'", "decimal sign ','"],
+    ),
+    "decimal commas between commas": (
+        b'x,y\n"1,5",2\n',
+        None,
+        ["column 'x'", "'1,5'", "decimal sign '.'"],
     ),
     "a date": (b"day,y\n2020-01-01,2\n2020-01-02,3\n", None, ["column 'day'", "'2020-01-01'"]),
     "thousands": (b'x,y\n"1,234",2\n2,3\n3,4\n', None, ["column 'x'", "'1,234'"]),
@@ -289,11 +314,25 @@ def test_the_limits_are_those_told() -> None:
     assert (tables.MAX_BYTES, tables.MAX_ROWS) == (100_000_000, 1_000_000)
 
 
-@pytest.mark.parametrize("name", ["absent.csv", "folder", "a" * 300, "nul\0.csv", "pipe"])
-def test_refuses_what_is_not_a_file(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("absent.csv", "'absent.csv': no such file"),
+        ("folder", "'folder': is a folder"),
+        ("a" * 300, f"'{'a' * 40}…': cannot be read"),
+        ("nul\0.csv", "'nul.csv': no such file"),
+        pytest.param(
+            "pipe",
+            "'pipe': no such file",
+            marks=pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here"),
+        ),
+    ],
+)
+def test_refuses_what_is_not_a_file(tmp_path: Path, name: str, reason: str) -> None:
     (tmp_path / "folder").mkdir()
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(TableError, match=r"data file '(absent|folder|a{40}…|nul|pipe).*path of"):
+    if name == "pipe":
+        os.mkfifo(tmp_path / name)  # opening it would wait for a writer
+    with pytest.raises(TableError, match=f"{reason}.*; give the path of a CSV file"):
         read_csv(tmp_path / name)
 
 
@@ -307,6 +346,15 @@ def test_refuses_what_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Path, "open", refuse)  # a superuser may read whatever its mode says
     with pytest.raises(TableError, match=r"'mine\.csv': cannot be read \(Permission denied\)"):
         read_csv(str(path))
+
+
+def test_a_parser_that_gives_up_is_a_table_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def give_up(*_: object, **__: object) -> None:
+        raise pd.errors.ParserError("Error tokenizing data")
+
+    monkeypatch.setattr(pd, "read_csv", give_up)
+    with pytest.raises(TableError, match=r"'mine\.csv': Error tokenizing data"):
+        parse_csv(PLAIN.encode(), "mine.csv")
 
 
 LONG = "e\u202e\x1b[31m" + "x" * 5000

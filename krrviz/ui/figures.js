@@ -47,7 +47,7 @@ class Panel {
     this.steps = [0];
     this.step = this.base = 0; // what is shown; what the scrubber returns to when a pointer leaves
     this.pinned = false;
-    [this.slider, this.output] = [root.querySelector("input"), root.querySelector("output")];
+    [this.slider, this.output] = [root.querySelector("input"), root.querySelector("label span")];
     [this.playButton, this.pinButton] = [root.querySelector(".play"), root.querySelector(".pin")];
     this.slider.oninput = () => { this.pause(); this.pin(false); this.choose(this.steps[this.slider.value]); };
     this.slider.onchange = () => this.report(this.base);
@@ -237,6 +237,7 @@ class Cell {
 
   read({ spec, tables, alt }) {
     [this.spec, this.tables, this.alt, this.meta] = [spec, tables, alt, spec.usermeta];
+    this.button.ariaLabel = `Download ${spec.title}`;
     this.curves = null;
   }
 
@@ -264,8 +265,9 @@ class Cell {
         mode: "vega-lite", actions: false, defaultStyle: false, hover: false, renderer: "canvas",
         tooltip: (_, event, item, value) => this.tip(event, value),
       });
-      const { clientWidth, clientHeight } = this.holder;
-      ({ view: this.view } = await this.embed(this.holder, clientWidth, clientHeight, false));
+      const { clientWidth: width, clientHeight: height } = this.holder;
+      this.size = `${width} ${height}`;
+      ({ view: this.view } = await this.embed(this.holder, width, height, false));
       this.drawLegend();
     } else {
       for (const [name, rows] of Object.entries(this.datasets())) this.view.data(name, rows);
@@ -291,7 +293,8 @@ class Cell {
 
   fit() {
     const [width, height] = [this.holder.clientWidth, this.holder.clientHeight];
-    if (!this.view || !width || (this.view.width() === width && this.view.height() === height)) return;
+    if (!this.view || !width || `${width} ${height}` === this.size) return;
+    this.size = `${width} ${height}`; // the view's own width becomes that of the plot inside
     this.view.width(width).height(height).runAsync();
   }
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-import streamlit as st
 import vl_convert
+from streamlit.components.v2 import component
 from streamlit.components.v2.types import ComponentRenderer
 
 from krrviz import charts
@@ -17,7 +18,7 @@ HTML = """
   <p class="problem" role="alert" hidden></p>
   <div class="scrubber">
     <button class="play" type="button" aria-label="Play the steps">▶</button>
-    <label><output></output><input type="range" min="0" value="0" step="1"></label>
+    <label><span></span><input type="range" min="0" value="0" step="1"></label>
     <button class="pin" type="button" hidden>Pinned, press Esc to release</button>
   </div>
   <div class="facets"></div>
@@ -36,14 +37,14 @@ def _library() -> ComponentRenderer:
       globalThis.dispatchEvent(new Event("krrviz-vega"));
     """
     js = vl_convert.javascript_bundle(hand_over) + "\nexport default () => {};"
-    return st.components.v2.component("krrviz_vega", js=js)
+    return component("krrviz_vega", js=js)
 
 
 @cache
 def _panel() -> ComponentRenderer:
     here = Path(__file__).parent
     js, css = ((here / f"figures.{kind}").read_text("utf-8") for kind in ("js", "css"))
-    return st.components.v2.component("krrviz_figures", html=HTML, css=css, js=js)
+    return component("krrviz_figures", html=HTML, css=css, js=js)
 
 
 def vega() -> None:
@@ -90,6 +91,6 @@ def figures(
         for name, figure in shown.items()
     ]
     themes = {mode: charts.theme(mode) for mode in charts.INK}
-    data = {"figures": panels, "steps": steps, "step": step, "themes": themes}
-    events = {} if on_step is None else {"on_step_change": on_step}
-    _panel()(key=key, data={**data, "report": on_step is not None}, **events)
+    data: dict[str, Any] = {"figures": panels, "steps": steps, "step": step, "themes": themes}
+    data["report"] = on_step is not None
+    _panel()(key=key, data=data, on_step_change=on_step)

@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import streamlit as st
+from streamlit.navigation.page import StreamlitPage
 
 from krrviz.settings import Settings
+from krrviz.tables import assets
 from krrviz.ui import state
 from krrviz.ui.figures import vega
 from krrviz.ui.sidebar import sidebar
 
+# The figure, its steps and its checks are to stand on one screen of 1440 × 900.
+STYLE = """<style>
+[data-testid="stMainBlockContainer"] { padding: 2.2rem 2.5rem 1rem; }
+[data-testid="stSidebarHeader"] { height: 2.5rem; margin-bottom: 0; }
+@media (max-width: 640px) {
+  [data-testid="stMainBlockContainer"] { padding: 3.2rem 1rem 1rem; }
+}
+</style>"""
 
-def _pages() -> list:
-    return [
-        st.Page("pages/fan.py", title="Fan", icon=":material/stacked_line_chart:", default=True)
-    ]
+
+def _pages() -> list[StreamlitPage]:
+    return [st.Page("pages/fan.py", title="Fan", default=True)]
 
 
 def run() -> None:
     """The whole app: address in, sidebar, page, address out."""
-    st.set_page_config("krrviz", ":material/stacked_line_chart:", layout="wide")
-    page = st.navigation(_pages(), position="top" if len(_pages()) > 1 else "hidden")
+    st.set_page_config("krrviz", assets() / "favicon.svg", layout="wide")
+    page = st.navigation(_pages(), position="hidden")
     state.read_link()
-    sidebar()
+    st.html(STYLE)
     vega()
+    sidebar()
     for problem in state.problems():
         st.warning(problem, icon=":material/warning:")
     page.run()
