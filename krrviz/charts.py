@@ -7,7 +7,6 @@ shows several of them sets it on all.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -57,10 +56,10 @@ STYLES = {
 
 INK = {"light": "#1a2027", "dark": "#eef2f6"}
 PAPER = {"light": "#ffffff", "dark": "#12161c"}
-# Viridis without the end that would vanish into the paper; the last step stands out most.
+# Viridis without the quarter that would vanish into the paper; the last step stands out most.
 RAMP = {
-    "light": ["#9fda3a", "#4ac16d", "#1fa187", "#277f8e", "#365c8d", "#46327e", "#440154"],
-    "dark": ["#46327e", "#365c8d", "#277f8e", "#1fa187", "#4ac16d", "#a0da39", "#fde725"],
+    "light": ["#5ec962", "#28ae80", "#21918c", "#2c728e", "#3b528b", "#472d7b", "#440154"],
+    "dark": ["#3b528b", "#2c728e", "#21918c", "#28ae80", "#5ec962", "#addc30", "#fde725"],
 }
 
 
@@ -73,7 +72,7 @@ def theme(mode: str) -> dict[str, Any]:
         "background": paper,
         "axis": {**text, "domain": False, "ticks": False, "gridColor": ink, "gridOpacity": 0.13},
         "axisY": {**flat, "titleX": -32, "titleY": -7},  # above the axis, where it costs no width
-        "legend": {**text, "labelLimit": 260},
+        "legend": {**text, "labelLimit": 260, "symbolStrokeWidth": 0, "symbolOpacity": 1},
         "range": {"ramp": RAMP[mode]},
         "style": {
             "now": {"color": ink, "fontSize": 11},
@@ -324,7 +323,7 @@ def _steps(title: str, domain: Domain, methods: tuple[tuple[str, str], ...]) -> 
     return alt.layer(
         rule.mark_rule(style="now", opacity=0.7).encode(x),
         curves.mark_line(clip=True).encode(
-            alt.StrokeDash("title:N", scale=scale("dash"), legend=None),
+            alt.StrokeDash("title:N", title=None, scale=scale("dash")),
             strokeWidth=alt.condition(
                 "datum.method == 'transformer'", alt.value(WIDE), alt.value(NARROW)
             ),
@@ -351,31 +350,38 @@ def _prediction(title: str, x_title: str, y_title: str, series: str) -> Layers:
         "data": {"title": "context points", "color": "#7f7f7f", "shape": point.shape},
         "exact": {"title": "exact KRR", "color": krr.color, "dash": krr.dash, "width": 2.5},
         "now": {"title": f"{series} at step t", "color": point.color, "width": 3},
-        "past": {"title": "earlier steps", "color": point.color, "width": 1},
+        "past": {"title": "earlier steps", "color": "#e0a070", "width": 1},
     }
-    titles, colors = ([look[part] for look in looks.values()] for part in ("title", "color"))
     scale = alt.Scale(domain=[alt.ExprRef("low"), alt.ExprRef("high")], nice=False, zero=False)
 
     def layer(table: str, key: str, y: str) -> alt.Chart:
         return (
             _table(table)
             .transform_filter(f"indexof(hidden, '{key}') < 0")
-            .transform_calculate(series=json.dumps(looks[key]["title"]))
             .encode(
                 _x("x", x_title),
                 alt.Y(f"{y}:Q", title=y_title, scale=scale, axis=alt.Axis(tickCount=6)),
-                alt.Color("series:N", title=None, scale=alt.Scale(domain=titles, range=colors)),
+                color=alt.value(looks[key]["color"]),
             )
         )
 
-    curve, points = layer("curves", "now", "prediction"), layer("data", "data", "y")
+    # The points alone name their series: that is enough for a legend of all.
+    points = layer("data", "data", "y").transform_calculate(series="'context points'")
+    names = alt.Scale(
+        domain=[look["title"] for look in looks.values()],
+        range=[look["color"] for look in looks.values()],
+    )
     return alt.layer(
         layer("curves", "past", "prediction")
         .transform_filter("datum.step < step")
-        .mark_line(clip=True, strokeWidth=1, opacity=0.25)
+        .mark_line(clip=True, strokeWidth=1, opacity=0.5)
         .encode(detail="step:N"),
-        points.mark_point(filled=True, size=28, opacity=0.8).encode(tooltip=["x:Q", "y:Q"]),
-        curve.transform_filter(NOW).mark_line(clip=True, strokeWidth=3),
+        points.mark_point(filled=True, size=28, opacity=0.8).encode(
+            alt.Color("series:N", title=None, scale=names), tooltip=["x:Q", "y:Q"]
+        ),
+        layer("curves", "now", "prediction")
+        .transform_filter(NOW)
+        .mark_line(clip=True, strokeWidth=3),
         layer("exact", "exact", "prediction").mark_line(strokeWidth=2.5, strokeDash=list(krr.dash)),
         title=title,
         usermeta={

@@ -34,7 +34,7 @@ class Fan:
     settings: Settings
     d: int
     counts: tuple[int, ...]
-    errors: dict[str, Float[np.ndarray, "steps+1 prefixes"]]
+    errors: dict[str, Float[np.ndarray, "times prefixes"]]
     scale: float
     device: str
 
@@ -47,7 +47,7 @@ class Curve:
     """
 
     x: Float[np.ndarray, " grid"]
-    predictions: dict[str, Float[np.ndarray, "steps+1 grid"]]
+    predictions: dict[str, Float[np.ndarray, "times grid"]]
     exact: Float[np.ndarray, " grid"]
     data_x: Float[np.ndarray, " n"]
     data_y: Float[np.ndarray, " n"]
@@ -89,8 +89,8 @@ def reference(problem: Problem, name: str) -> Float[Tensor, "*batch Q"]:
 
 
 def relative_error(
-    predictions: Float[Tensor, "steps+1 *batch Q"], answer: Float[Tensor, "*batch Q"]
-) -> Float[Tensor, "steps+1 *batch"]:
+    predictions: Float[Tensor, "times *batch Q"], answer: Float[Tensor, "*batch Q"]
+) -> Float[Tensor, "times *batch"]:
     """‖f_t − f‖/‖f‖ over the queries; infinite where an iterate has overflowed."""
     gap = (predictions.to(answer) - answer).norm(dim=-1)
     size = answer.norm(dim=-1).clamp_min(torch.finfo(answer.dtype).tiny)

@@ -147,8 +147,10 @@ def setting(default: Any, rule: Rule, label: str, help: str, group: str) -> Any:
 class Record:
     """A frozen set of checked fields with a query-string form."""
 
-    # Keys of the sibling record, which a shared link also carries.
+    # Keys of the sibling record, which a shared link also carries; and whether this record is the
+    # one to tell of keys that neither knows.
     siblings: ClassVar[frozenset[str]] = frozenset()
+    judges: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name, about in self.table().items():
@@ -202,12 +204,14 @@ class Record:
         table, values, problems = cls.table(), dict[str, Any](), list[str]()
         for key, items in _pairs(text).items():
             if key == "v":
-                if items != [LINK_VERSION]:
+                if items != [LINK_VERSION] and cls.judges:
                     problems.append(
                         f"v={shown(items[-1])}: this version reads links of v={LINK_VERSION}; "
                         "what it knows of the link is applied."
                     )
             elif key in cls.siblings or key in FOREIGN_KEYS:
+                continue
+            elif key not in table and not cls.judges:
                 continue
             elif key not in table:
                 problems.append(f"{shown(key)} is not a setting; known: {', '.join(table)}.")
@@ -516,6 +520,8 @@ def check_rows(n: int, queries: int, rows: int, name: str) -> None:
 @dataclass(frozen=True)
 class View(Record):
     """What is looked at, not what is computed."""
+
+    judges = False
 
     step: int | str = setting(
         "last", Number(0, 100_000, whole=True, words=("last",)), "Step", "The step lit.", "view"

@@ -30,8 +30,8 @@ class Trajectory:
     """All steps of one method; solvers, construction and probes all make this one type."""
 
     name: str
-    predictions: Float[Tensor, "steps+1 *batch Q"]
-    states: Float[Tensor, "steps+1 *batch N"]
+    predictions: Float[Tensor, "times *batch Q"]
+    states: Float[Tensor, "times *batch N"]
 
     @property
     def steps(self) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode
 
+import jaxtyping
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -43,7 +44,7 @@ PROMISED: dict[str, tuple[Any, ...]] = {
     "layout": ("paper", "paper", "fused"),
     "product": ("balanced", "plain", "balanced"),
     "update": ("richardson", "richardson"),
-    "sink": (0, 0, 1e12),
+    "sink": (0,),  # 0 to 1e12 or ridge, once it is available
     "alpha_range": ("calibrated",),
     "label_bound": (4,),
     "input_bound": ("auto",),
@@ -113,23 +114,33 @@ def values(rule: module.Rule) -> st.SearchStrategy[Any]:
             return st.lists(st.sampled_from(rule.options), min_size=1).map(tuple)
 
 
-@st.composite
-def any_settings(draw: st.DrawFn) -> Settings:
-    """Any settings at all: fields that do not go together are left at their defaults."""
-    chosen = {name: draw(values(about.rule)) for name, about in Settings.table().items()}
+CHOSEN = st.fixed_dictionaries(
+    {name: values(about.rule) for name, about in Settings.table().items()}
+)
+
+
+def made(chosen: dict[str, Any]) -> Settings:
+    """Settings of these fields, less those that do not go together."""
     while True:
         try:
             return Settings(**chosen)
         except SettingsError as error:
-            del chosen[next(name for name in error.fields if name in chosen)]
+            blamed = next(name for name in error.fields if name in chosen)
+            chosen = {name: value for name, value in chosen.items() if name != blamed}
 
 
-def only_problem(link: str) -> str:
-    """The one problem of a link whose seed is good, and is applied."""
-    read, problems = Settings.read(link + "&seed=7")
-    assert read == Settings(seed=7)
-    (problem,) = problems
+def witness(name: str) -> dict[str, Any]:
+    """A good key to stand beside a bad one: it must be applied all the same."""
+    return {"segments": 9} if name != "segments" else {"steps": 9}
+
+
+def only_problem(name: str, raw: str) -> str:
+    """What is said of ``name=raw`` (not quoted for a link), once the rest was applied."""
+    beside = witness(name)
+    read, (problem,) = Settings.read(f"{urlencode(beside)}&{name}={raw}")
+    assert read == Settings(**beside)
     assert problem.isprintable()
+    assert len(problem) < 400
     return problem
 
 
@@ -141,23 +152,305 @@ def test_every_field_has_the_promised_default() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [(k, v) for k, promise in PROMISED.items() for v in promise[1:]]
+    ("name", "value"), [(name, v) for name, promise in PROMISED.items() for v in promise[1:]]
 )
-def test_every_promised_value_is_allowed(name: str, value: object) -> None:
+def test_every_promised_value_is_allowed(name: str, value: Any) -> None:
     made = Settings(**{name: value, **NEEDS.get((name, value), {})})
     assert getattr(made, name) == value
-    assert Settings.from_query(made.to_query()) == made
 
 
-@pytest.mark.parametrize(
-    ("name", "low", "high"),
-    [(name, *ends) for name, (_, *ends) in PROMISED.items() if isinstance((*ends, "")[0], float | int)],
-)
-def test_what_lies_beyond_the_range_is_refused_with_the_range(
+RANGES = [(name, *p[1:]) for name, p in PROMISED.items() if p[1:] and not isinstance(p[1], str)]
+
+
+@pytest.mark.parametrize(("name", "low", "high"), RANGES)
+def test_a_number_beyond_its_range_is_refused_with_the_range(
     name: str, low: float, high: float
 ) -> None:
     for beyond in (low - 1, high + 1, math.nextafter(low, -1), math.nextafter(high, math.inf)):
-        problem = only_problem(f"{name}={beyond!r}" if name != "seed" else f"n=1&seed={beyond!r}&")
-        assert problem.startswith(f"{name}={beyond!r} must be ")
-        ends = problem.removeprefix(f"{name}={beyond!r} must be ").removeprefix("a whole number ")
-        assert [float(end) for end in re.findall(r"[\d.e+-]*\d", ends)] == [low, high]
+        told = only_problem(name, f"{beyond!r}").removeprefix(f"{name}={beyond!r} must be ")
+        ends = re.findall(r"[\d.]+(?:e[+-]\d+)?(?=\D)", told)
+        assert [float(end) for end in ends] == [low, high]
+
+
+@pytest.mark.parametrize("name", [name for name, *_ in RANGES])
+def test_whole_numbers_stay_whole(name: str) -> None:
+    whole = Settings.table()[name].rule.allowed.startswith("a whole number")
+    assert whole == isinstance(PROMISED[name][2], int)
+    if whole:
+        assert "whole number" in only_problem(name, "8.5")
+
+
+WRONG: dict[str, tuple[str, Any]] = {
+    **{
+        f"{name} {value}": (name, value)
+        for name, *_ in RANGES
+        for value in (math.nan, math.inf, True, "8", [8])
+    },
+    "huge": ("n", 10**400),
+    "hugely negative": ("ridge", -(10**400)),
+    "too long to print": ("n", 10**5000),
+    "number for a word": ("policy", 1),
+    "no method": ("methods", ()),
+    "not a method": ("methods", ("gp",)),
+}
+
+
+@pytest.mark.parametrize(("name", "value"), WRONG.values(), ids=WRONG)
+def test_a_wrong_value_raises_a_settings_error_that_blames_its_field(
+    name: str, value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As it runs outside the tests, where nobody checks types on the way in.
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(SettingsError, match=f"^{name}=") as caught:
+        Settings(**{name: value})
+    assert caught.value.fields == (name,)
+
+
+@pytest.mark.parametrize(
+    ("data", "bandwidth"),
+    [("gp", 0.5), ("motorcycle", 0.3), ("co2", 0.5), ("diabetes", 3.0), ("csv", 1.0)],
+)
+def test_a_data_set_brings_its_bandwidth_unless_one_is_named(data: str, bandwidth: float) -> None:
+    assert Settings(data=data).bandwidth == bandwidth
+    assert Settings.from_query(f"data={data}").bandwidth == bandwidth
+    assert Settings.from_query(f"data={data}&bandwidth=0.25").bandwidth == 0.25
+
+
+# -- links ------------------------------------------------------------------------------------
+
+
+@given(CHOSEN)
+def test_a_link_gives_its_settings_back(chosen: dict[str, Any]) -> None:
+    settings = made(chosen)
+    assert Settings.read(settings.to_query()) == (settings, ())
+
+
+@given(values(View.table()["step"].rule))
+def test_a_link_gives_its_view_back(step: int | str) -> None:
+    assert View.read(View(step=step).to_query()) == (View(step=step), ())
+
+
+def test_a_link_holds_every_field_and_its_version() -> None:
+    pairs = parse_qs(Settings().to_query(), strict_parsing=True)
+    assert set(pairs) == {"v", *PROMISED}
+    assert pairs["v"] == ["1"]
+    assert tuple(pairs["methods"]) == METHODS
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "{}",
+        "?{}",
+        " {}\n",
+        "http://localhost:8501/?{}",
+        "https://host.example/a/page?{}#part=2",
+        "/page?{}",
+        "http://[::1]:8501/page?{}",
+        "https://host.example/a=b/page?{}",
+    ],
+)
+def test_a_query_or_a_whole_link_reads_alike(form: str) -> None:
+    wanted = Settings(data="gp", n=9, methods=("nesterov", "chebyshev"))
+    assert Settings.read(form.format(wanted.to_query())) == (wanted, ())
+
+
+@pytest.mark.parametrize("link", ["", "?", "http://localhost:8501/", "https://host.example/page?"])
+def test_a_link_that_names_nothing_is_the_defaults(link: str) -> None:
+    assert Settings.read(link) == (Settings(), ())
+
+
+def test_one_link_carries_settings_and_view() -> None:
+    settings, view = Settings(n=9), View(step=3)
+    link = f"?{settings.to_query()}&{view.to_query().replace('v=1&', '')}&embed=true"
+    assert Settings.read(link) == (settings, ())
+    assert View.read(link) == (view, ())
+
+
+def test_a_link_of_another_version_says_so_and_applies_what_is_known() -> None:
+    read, (problem,) = Settings.read("v=2&n=9")
+    assert View.read("v=2&step=3") == (View(step=3), ())  # said once
+    assert read == Settings(n=9)
+    assert problem.startswith("v=2")
+    assert "v=1" in problem
+
+
+def test_methods_repeat_and_keep_one_order() -> None:
+    read = Settings.from_query("methods=nesterov&methods=transformer&methods=nesterov")
+    assert read.methods == ("transformer", "nesterov")
+
+
+# -- what is wrong in a link -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("raw", HOSTILE.values(), ids=HOSTILE)
+def test_a_bad_value_is_told_with_key_value_and_what_is_allowed(raw: str) -> None:
+    start = "".join(c if c.isprintable() else "\ufffd" for c in raw.strip())[:39]
+    for name, about in Settings.table().items():
+        told = only_problem(name, raw)
+        assert told.replace("= ", "=").startswith(f"{name}={start}")
+        assert told.endswith(f"must be {about.rule.allowed}.")
+
+
+def test_an_unknown_key_is_told_with_the_known_ones() -> None:
+    read, (problem,) = Settings.read("bandwith=0.5&n=9")
+    assert read == Settings(n=9)
+    assert problem.startswith("bandwith ")
+    assert all(name in problem for name in PROMISED)
+
+
+def test_a_repeated_key_is_told_and_not_applied() -> None:
+    read, (problem,) = Settings.read("n=5&n=6&d=3")
+    assert read == Settings(d=3)
+    assert problem.startswith("n ")
+
+
+def test_every_bad_key_is_told() -> None:
+    _, problems = Settings.read("n=1&ridge=0&dtype=int8&colour=red")
+    assert sorted(problem.split("=")[0].split()[0] for problem in problems) == [
+        "colour", "dtype", "n", "ridge",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "word"), LATER)
+def test_what_is_not_available_yet_is_refused_by_name(name: str, word: str) -> None:
+    told = only_problem(name, word)
+    assert told.startswith(f"{name}={word}")
+    assert re.search("is not available (for the transformer )?yet", told)
+
+
+@pytest.mark.parametrize(
+    ("clash", "fields"),
+    [
+        ({"data": "motorcycle", "reference": "noiseless"}, ("reference", "data")),
+        ({"device": "mps", "dtype": "float64"}, ("dtype", "device")),
+        ({"n": 102}, ("n", "queries", "data")),
+        ({"ridge_scale": "per_sample"}, ("ridge_scale",)),
+        ({"sink": 1.0}, ("sink",)),
+    ],
+)
+def test_settings_that_do_not_go_together_name_the_fields_to_blame(
+    clash: dict[str, Any], fields: tuple[str, ...]
+) -> None:
+    with pytest.raises(SettingsError) as caught:
+        Settings(**clash)
+    assert caught.value.fields == fields
+    read, problems = Settings.read(urlencode(clash | {"seed": 7}))
+    assert read.seed == 7
+    assert len(problems) == 1  # said once
+
+
+def test_from_query_raises_with_every_problem() -> None:
+    with pytest.raises(SettingsError, match=r"n=1 .* ridge=0 "):
+        Settings.from_query("n=1&ridge=0")
+
+
+def test_fixed_fields_win_over_the_link() -> None:
+    read, problems = Settings.read("data=gp&reference=noiseless&n=9", data="csv")
+    assert (read.data, read.reference, read.n) == ("csv", "krr", 9)
+    assert len(problems) == 1
+
+
+KEYS = st.sampled_from([*PROMISED, "v", "step", "x"])
+WORDS = st.sampled_from(
+    [w for _, *allowed in PROMISED.values() for w in allowed if isinstance(w, str)]
+)
+# Lone surrogates too: a command line hands them over for bytes that are no text.
+TEXT = st.text(st.characters(exclude_categories=()), max_size=30)
+PAIR = st.tuples(KEYS | TEXT, WORDS | TEXT | st.integers().map(str) | st.floats().map(str))
+
+
+@given(
+    st.sampled_from(["", "?", "http://host/?", "http://[?", "//\u2100?"]),
+    st.lists(PAIR.map("=".join), max_size=8),
+    TEXT,
+)
+@example("http://[?", [], "")
+@example("http://host.\u2100?", [], "")
+def test_no_text_makes_a_link_raise(start: str, pairs: list[str], end: str) -> None:
+    for record in (Settings, View):
+        read, problems = record.read(start + "&".join(pairs) + end)
+        assert isinstance(read, record)
+        assert all(problem.isprintable() for problem in problems)
+
+
+# -- data sets --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [name for name, entry in DATASETS.items() if entry.rows])
+def test_a_shipped_data_set_is_as_large_as_its_file(name: str) -> None:
+    with (assets() / "datasets" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        _, *rows = csv.reader(file)
+    assert DATASETS[name].rows == len(rows)
+    assert {DATASETS[name].d} == {len(row) - 1 for row in rows}
+
+
+def test_every_shipped_file_is_a_data_set() -> None:
+    files = {path.stem for path in (assets() / "datasets").glob("*.csv")}
+    assert files == {name for name, entry in DATASETS.items() if entry.rows}
+
+
+@pytest.mark.parametrize("queries", [1, 32, 131, 132, 1000])
+def test_the_row_limit_is_where_the_message_says(queries: int) -> None:
+    most = 133 - queries
+    if most >= 2:
+        assert Settings(n=most, queries=queries).n == most
+    beyond: dict[str, Any] = {"n": max(2, most + 1), "queries": queries}
+    with pytest.raises(SettingsError, match=f"n={beyond['n']} .* has 133") as caught:
+        Settings(**beyond)
+    # Whatever the message allows is allowed.
+    for name, *ends in re.findall(r"(n|queries) (\d+) to (\d+)", str(caught.value)):
+        for end in ends:
+            allowed: dict[str, Any] = {**beyond, name: int(end)}
+            assert Settings(**allowed)
+
+
+def test_but_data_takes_the_sets_bandwidth_and_as_much_context_as_fits() -> None:
+    start = Settings(data="gp", bandwidth=0.7, n=500, ridge=0.3, reference="noiseless")
+    moved = start.but_data("motorcycle")
+    assert moved == Settings(data="motorcycle", n=133 - 32, ridge=0.3)
+    assert start.but_data("co2") == Settings(data="co2", n=500, ridge=0.3)
+    assert start.but_data("gp").bandwidth == 0.5
+
+
+@pytest.mark.parametrize("data", [*DATASETS])
+@pytest.mark.parametrize("queries", [1, 1024])
+def test_but_data_goes_from_any_settings_to_any_data(data: str, queries: int) -> None:
+    start = Settings(data="gp", n=4096, queries=queries)
+    assert start.but_data(data).data == data
+
+
+def test_but_keeps_everything_else() -> None:
+    assert Settings(n=9, ridge=2.0).but(n=10) == Settings(n=10, ridge=2.0)
+
+
+# -- presets ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*PRESETS])
+def test_a_preset_survives_its_link(name: str) -> None:
+    preset = PRESETS[name]
+    assert Settings.read(preset.settings.to_query()) == (preset.settings, ())
+    assert preset.title
+    assert preset.text
+
+
+def test_the_presets_are_what_they_are_called() -> None:
+    settings = {name: preset.settings for name, preset in PRESETS.items()}
+    assert settings["gentle"].ridge >= 1
+    assert settings["ill_conditioned"].ridge <= 1e-3
+    assert settings["clumped"].inputs == "clumped"
+    assert settings["one_dimensional"].d == 1
+    assert settings["high_dimensional"].data == "diabetes"  # ten inputs
+
+
+# -- the machine's own limit -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("most", ["32", "100", "100000"])
+def test_any_limit_on_n_leaves_the_package_usable(
+    most: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KRRVIZ_MAX_N", most)
+    loaded = runpy.run_path(str(Path(module.__file__)), run_name="settings_again")
+    assert loaded["Settings"].table()["n"].rule.high == int(most)

@@ -11,7 +11,7 @@ from krrviz.problem import Problem
 
 
 def product_bound(
-    c: Construction, problem: Problem, alpha: Float[Tensor, "steps+1 *batch N"]
+    c: Construction, problem: Problem, alpha: Float[Tensor, "times *batch N"]
 ) -> Float[Tensor, "*batch Q"]:
     """How far the transformer's answer may lie from Richardson's at the same step.
 

@@ -199,7 +199,7 @@ class Pass:
     trajectory : α and the answer after each update
     """
 
-    stream: Float[Tensor, "blocks+1 *batch tokens channels"]
+    stream: Float[Tensor, "levels *batch tokens channels"]
     attention: tuple[Tensor | None, ...]
     trajectory: Trajectory
 

@@ -19,7 +19,6 @@ HTML = """
   <div class="scrubber">
     <button class="play" type="button" aria-label="Play the steps">▶</button>
     <label><span></span><input type="range" min="0" value="0" step="1"></label>
-    <button class="pin" type="button" hidden>Pinned, press Esc to release</button>
   </div>
   <div class="facets"></div>
   <div class="wide"></div>
@@ -84,7 +83,7 @@ def figures(
     panels = [
         {
             "name": name,
-            "spec": dict(figure.spec),
+            "spec": {part: it for part, it in figure.spec.items() if part != "config"},
             "tables": {table: charts.columns(frame) for table, frame in figure.tables.items()},
             "alt": figure.alt,
         }

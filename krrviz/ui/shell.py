@@ -22,7 +22,13 @@ STYLE = """<style>
 
 
 def _pages() -> list[StreamlitPage]:
-    return [st.Page("pages/fan.py", title="Fan", default=True)]
+    """All pages, the home page first. Home has an address of its own too, like every page."""
+    home = st.Page("pages/fan.py", title="Fan")
+
+    def go_home() -> None:
+        st.switch_page(home, query_params=st.query_params.to_dict())
+
+    return [st.Page(go_home, title="krrviz", default=True, visibility="hidden"), home]
 
 
 def run() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import streamlit as st
 
@@ -124,7 +125,7 @@ def _word(key: str) -> str:
     return WORDS.get(key, key)
 
 
-def _ladder(name: str) -> list[float]:
+def _ladder(name: str) -> Sequence[float]:
     """The stops of a slider: even on a logarithmic scale, whole where the field is."""
     settings = state.settings()
     if name == "bandwidth":

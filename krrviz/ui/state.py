@@ -49,7 +49,9 @@ def read_link() -> None:
     if record.data == "csv":
         record = record.but_data(Settings().data)
         bad = (*bad, "data=csv needs a file, which only the command line takes for now.")
-    st.session_state.update(settings=record, view=looked, problems=(*bad, *worse))
+    st.session_state.update(
+        settings=record, view=looked, problems=(*bad, *worse), written=address
+    )
     st.session_state.setdefault("completed", Settings())
 
 

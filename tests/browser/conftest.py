@@ -171,7 +171,9 @@ def page(browser: Browser, serve: Callable[[], str]) -> Iterator[Page]:
     wrong: list[str] = []
 
     def console(message: ConsoleMessage) -> None:
-        if message.type == "error":
+        # Opened at a page's address, Streamlit's client looks for its server beneath that first.
+        probed = re.search(r"/\w+/_stcore/", message.location.get("url", ""))
+        if message.type == "error" and not probed:
             wrong.append(f"console: {message.text} ({message.location.get('url')})")
 
     def request(request: Request) -> None:

@@ -62,22 +62,47 @@ def test_a_square_lies_above_by_at_most_a_quarter_knot_squared(kind: str, r: flo
     # With v = g²u the difference of the two squares is 0: what is left is (2gu)²/4.
     m, g = 16, np.sqrt(r) if kind == "balanced" else 1.0
     h = (g + r / g) / m
-    u = np.linspace(-1, 1, 4001) * min(1, r / g**2)
+    u = np.linspace(-1, 1, 2001) * min(1, r / g**2)
     error = 4 * multiply(construction(kind, m), r, u, g**2 * u) - (2 * g * u) ** 2
     rounding = 1e-14 * (g + r / g) ** 2
     assert error.min() >= -rounding
     assert error.max() <= h**2 / 4 + rounding
-    assert error.max() >= 0.9 * min(h**2 / 4, (h - 2 * g * u.max()) * 2 * g * u.max() or np.inf)
+    reached = min(2 * g * u.max(), h / 2)  # the chord is farthest off half-way to its knot
+    assert error.max() >= 0.98 * reached * (h - reached)
 
 
+def worst_error(kind: str, r: float, segments: int, products: int = 2000) -> float:
+    """The largest error over many random products."""
+    rng = np.random.default_rng(0)
+    u, v = rng.uniform(-1, 1, products), rng.uniform(-r, r, products)
+    return float(np.abs(multiply(construction(kind, segments), r, u, v) - u * v).max())
+
+
+@pytest.mark.parametrize("segments", [1, 32])
 @each_range
 @each_product
-def test_a_product_errs_by_its_bound_and_no_less(kind: str, r: float) -> None:
-    m = 32
-    rng = np.random.default_rng(0)
-    u, v = rng.uniform(-1, 1, 100_000), rng.uniform(-r, r, 100_000)
-    worst = np.abs(multiply(construction(kind, m), r, u, v) - u * v).max()
-    assert 0.9 * bound(kind, r, m) <= worst <= bound(kind, r, m) * (1 + 1e-9)
+def test_no_product_errs_by_more_than_the_bound(kind: str, r: float, segments: int) -> None:
+    assert worst_error(kind, r, segments) <= bound(kind, r, segments) * (1 + 1e-9)
+
+
+@each_product
+def test_thousands_of_hinges_still_meet_the_bound(kind: str) -> None:
+    # Slopes rounded to float32 would be off by more than this.
+    assert worst_error(kind, 23.7, 8192, 200) <= bound(kind, 23.7, 8192) * (1 + 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "r"), [(k, r) for k in PRODUCTS for r in (0.3, 4.0, 80.0)] + [("balanced", 1e4)]
+)
+def test_the_bound_is_attained(kind: str, r: float) -> None:
+    assert worst_error(kind, r, 32) >= 0.9 * bound(kind, r, 32)
+
+
+def test_plain_products_with_knots_wider_than_four_err_by_less() -> None:
+    # |u + v| and |u − v| differ by at most 2, so their chords' errors by at most 2(h − 2).
+    h = (1 + 1e4) / 32
+    assert worst_error("plain", 1e4, 32) == pytest.approx((h - 2) / 2, rel=0.02)
+    assert (h - 2) / 2 < 0.1 * bound("plain", 1e4, 32)
 
 
 @each_range
@@ -89,12 +114,10 @@ def test_the_certified_product_error_is_the_bound(kind: str, r: float) -> None:
 
 @each_product
 def test_product_error_falls_as_the_square_of_the_width(kind: str) -> None:
-    rng = np.random.default_rng(1)
-    u, v = rng.uniform(-1, 1, 20_000), rng.uniform(-80, 80, 20_000)
-    widths = np.array([8, 16, 32, 64, 128, 256, 512])
-    errors = [np.abs(multiply(construction(kind, m), 80.0, u, v) - u * v).max() for m in widths]
+    widths = [32, 128, 512]
+    errors = [worst_error(kind, 80.0, m) for m in widths]
     slope = np.polyfit(np.log(widths), np.log(errors), 1)[0]
-    assert slope == pytest.approx(-2, abs=0.03)
+    assert slope == pytest.approx(-2, abs=0.05)
 
 
 def test_balancing_beats_plain_by_its_formula() -> None:
@@ -104,9 +127,9 @@ def test_balancing_beats_plain_by_its_formula() -> None:
 
 
 @each_product
-def test_zero_times_anything_is_exactly_zero(kind: str) -> None:
-    v = np.linspace(-80, 80, 1001)
-    assert not multiply(construction(kind), 80.0, np.zeros(1001), v).any()
+def test_zero_times_zero_is_exactly_zero(kind: str) -> None:
+    # Off the context u, y and α are 0, and so must their products be.
+    assert not multiply(construction(kind), 80.0, np.zeros(3), np.zeros(3)).any()
 
 
 # -- gates --------------------------------------------------------------------------------------
@@ -153,19 +176,18 @@ def assert_same_function(mlp: MLP, stream: Tensor) -> None:
     assert ((fast - dense).abs() <= 8 * torch.finfo(stream.dtype).eps * terms).all()
 
 
-@pytest.mark.parametrize("segments", [1, 4, 5, 64])
+@pytest.mark.parametrize("segments", [1, 5, 64])
 @pytest.mark.parametrize(
     ("layout", "kind", "dtype"), list(itertools.product(LAYOUTS, PRODUCTS, DTYPES))
 )
-@pytest.mark.parametrize("reach", [1.0, 100.0], ids=["in range", "beyond it"])
 def test_fast_evaluation_is_the_dense_layer(
-    layout: str, kind: str, dtype: torch.dtype, segments: int, reach: float
+    layout: str, kind: str, dtype: torch.dtype, segments: int
 ) -> None:
     c = construction(kind, segments, layout, dtype)
     generator = torch.Generator().manual_seed(0)
-    stream = torch.randn(3, 50, len(c.slots), generator=generator, dtype=dtype)
-    stream[..., c.slots.index["alpha"]] *= reach * c.r_alpha
-    stream[0, :25] = 0
+    stream = torch.randn(3, 20, len(c.slots), generator=generator, dtype=dtype)
+    for tokens, reach in zip(stream, (0.0, 1.0, 100.0), strict=True):  # of the range
+        tokens[:, c.slots.index["alpha"]] *= reach * c.r_alpha
     for mlp in {block.mlp for block in build(c).blocks}:
         assert_same_function(mlp, stream)
 
@@ -182,9 +204,7 @@ def test_fast_evaluation_agrees_on_the_knots(kind: str) -> None:
 
 @given(st.integers(0, 2**31), st.integers(1, 5), st.integers(0, 40), st.sampled_from(DTYPES))
 @settings(max_examples=60)
-def test_fast_evaluation_of_any_layer(
-    seed: int, rows: int, units: int, dtype: torch.dtype
-) -> None:
+def test_fast_evaluation_of_any_layer(seed: int, rows: int, units: int, dtype: torch.dtype) -> None:
     # Units share a few rows, so that some are crowds and some stand alone; biases repeat.
     random = torch.Generator().manual_seed(seed)
     shared = torch.randn(rows, 4, generator=random, dtype=dtype)

@@ -1,0 +1,262 @@
+"""The fan page in a real browser: what is drawn is what the library computes, and it stays alive."""
+
+import re
+import time
+from collections.abc import Callable
+
+import pandas as pd
+import pytest
+from playwright.sync_api import Page, expect
+
+from krrviz import Settings, fan_frame
+from krrviz.trust import trust
+
+Settled = Callable[[Page], None]
+FIGURES = "[data-testid=figures]"
+
+
+def rows(page: Page, name: str) -> pd.DataFrame:
+    """The data rows that a chart draws."""
+    return pd.DataFrame(
+        page.locator(FIGURES).evaluate("(root, name) => root.krrviz.rows(name)", name)
+    )
+
+
+def names(page: Page) -> list[str]:
+    return page.locator(FIGURES).evaluate("root => root.krrviz.names()")
+
+
+def linked(page: Page) -> Settings:
+    """The settings that the address bar holds."""
+    return Settings.from_query(page.url)
+
+
+def opened(page: Page, settled: Settled, address: str) -> Settings:
+    page.goto(address)
+    settled(page)
+    return linked(page)
+
+
+def eventually(check: Callable[[], None], seconds: float = 15) -> None:
+    """The check passes in time: a browser draws some moments after the server has answered."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return check()
+        except AssertionError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+
+
+def assert_draws(page: Page, settings: Settings) -> None:
+    """Every facet comes to draw the library's numbers, to the six digits that charts carry."""
+    frame = fan_frame(settings)
+    eventually(lambda: _assert_draws(page, settings, frame))
+
+
+def _assert_draws(page: Page, settings: Settings, frame: pd.DataFrame) -> None:
+    for method in settings.methods:
+        drawn = rows(page, f"fan_{method}").sort_values(["step", "n"])
+        computed = frame[frame.method == method].sort_values(["step", "n"])
+        assert drawn.step.tolist() == computed.step.tolist()
+        assert drawn.n.tolist() == computed.n.tolist()
+        assert drawn.error.tolist() == pytest.approx(computed.error.tolist(), rel=1e-5)
+
+
+@pytest.mark.parametrize("address", ["/", "/fan", "/fan?data=gp&n=24&prompts=3&methods=nesterov"])
+def test_a_link_opened_first_on_a_fresh_server(
+    page: Page, serve: Callable[[], str], settled: Settled, address: str
+) -> None:
+    settings = opened(page, settled, serve() + address)
+    assert settings == Settings.from_query(address.partition("?")[2])
+    assert_draws(page, settings)
+
+
+def test_the_first_screen_needs_no_scrolling(page: Page, app: str, settled: Settled) -> None:
+    opened(page, settled, app)
+    words = page.get_by_text("Each curve is one step").inner_text().split()
+    assert len(words) <= 40
+    assert names(page) == [*(f"fan_{m}" for m in Settings().methods), "steps", "prediction"]
+    for place in (page.locator(FIGURES), page.get_by_text("direct solve:")):
+        box = place.bounding_box()
+        assert box is not None
+        assert box["y"] + box["height"] <= 900
+
+
+def test_the_badge_tells_the_checks_figures(page: Page, app: str, settled: Settled) -> None:
+    settings = opened(page, settled, app)
+    for check in trust(settings):
+        assert check.passed
+        expect(
+            page.get_by_text(f"{check.name}: {check.value:.1e} within {check.tolerance:.1e}")
+        ).to_be_visible()
+
+
+def test_a_failed_check_is_said_not_only_coloured(page: Page, app: str, settled: Settled) -> None:
+    opened(page, settled, f"{app}/fan?ridge=1e-12&prompts=2")
+    expect(page.get_by_text(re.compile("direct solve: .* exceeds 1.0e-10"))).to_be_visible()
+
+
+def slide(key: str, label: str, times: int = 3) -> Callable[[Page], None]:
+    def move(page: Page) -> None:
+        slider = page.get_by_role("slider", name=label)
+        slider.focus()
+        for _ in range(times):
+            slider.press(key)
+
+    return move
+
+
+def choose(label: str, option: str) -> Callable[[Page], None]:
+    def pick(page: Page) -> None:
+        page.get_by_role("combobox", name=label).click()
+        page.get_by_role("option", name=option, exact=True).click()
+
+    return pick
+
+
+def unfold(group: str, then: Callable[[Page], None]) -> Callable[[Page], None]:
+    def act(page: Page) -> None:
+        page.get_by_test_id("stExpander").filter(has_text=group).first.click()
+        then(page)
+
+    return act
+
+
+def enter(label: str, text: str) -> Callable[[Page], None]:
+    def write(page: Page) -> None:
+        box = page.get_by_label(label, exact=True)
+        box.fill(text)
+        box.press("Enter")
+
+    return write
+
+
+MOVES = {
+    "bandwidth": slide("ArrowLeft", "Bandwidth"),
+    "ridge": slide("ArrowRight", "Ridge"),
+    "n": slide("ArrowLeft", "Context length"),
+    "steps": slide("ArrowLeft", "Depth"),
+    "data": choose("Data", "Diabetes"),
+    "seed": unfold("Problem", enter("Seed", "7")),
+    "queries": unfold("Problem", enter("Queries", "20")),
+    "prompts": unfold("Problem", enter("Prompts", "4")),
+    "segments": unfold("Transformer", enter("Hinges per side m", "8")),
+    "product": unfold("Transformer", choose("Product", "plain")),
+    "alpha_range": unfold("Transformer", enter("Range of α", "3")),
+    "policy": unfold("Comparison", choose("Step policy", "optimal")),
+    "reference": unfold("Comparison", choose("Error against", "labels")),
+    "dtype": unfold("Machine", choose("Precision", "float32")),
+}
+
+
+@pytest.mark.parametrize("field", MOVES)
+def test_a_control_changes_the_picture_and_the_link_brings_it_back(
+    page: Page, app: str, settled: Settled, field: str
+) -> None:
+    start = f"{app}/fan?n=24&prompts=3&steps=12&queries=16"
+    before = opened(page, settled, start)
+    drawn = rows(page, "steps")
+    MOVES[field](page)
+    settled(page)
+    after = linked(page)
+    assert getattr(after, field) != getattr(before, field)
+    assert_draws(page, after)
+    assert not rows(page, "steps").equals(drawn)
+    drawn = {name: rows(page, name) for name in names(page)}
+    page.reload()
+    settled(page)
+    assert linked(page) == after
+    assert {name for name in drawn if not rows(page, name).equals(drawn[name])} == set()
+
+
+def test_the_methods_are_a_click_away(page: Page, app: str, settled: Settled) -> None:
+    opened(page, settled, f"{app}/fan?n=12&prompts=2&steps=4&queries=8")
+    unfold("Comparison", choose("Methods", "Chebyshev"))(page)
+    page.keyboard.press("Escape")
+    settled(page)
+    assert "fan_chebyshev" in names(page)
+    assert_draws(page, linked(page))
+
+
+def test_a_preset_replaces_the_settings(page: Page, app: str, settled: Settled) -> None:
+    opened(page, settled, f"{app}/fan?n=12&prompts=2")
+    choose("Preset", "Gentle")(page)
+    settled(page)
+    assert linked(page).ridge == 1.0
+    assert_draws(page, linked(page))
+
+
+def test_depth_is_scrubbed_in_the_browser(page: Page, app: str, settled: Settled) -> None:
+    sent: list[object] = []
+    page.on("websocket", lambda socket: socket.on("framesent", lambda frame: sent.append(frame)))
+    opened(page, settled, f"{app}/fan?n=12&prompts=2&steps=20&queries=8")
+    scrubber = page.locator(f"{FIGURES} input[type=range]")
+    before, step = len(sent), "root => root.krrviz.step()"
+    for value in (3, 9, 5):
+        scrubber.evaluate(
+            "(slider, value) => { slider.value = value; slider.dispatchEvent("
+            "new Event('input', { bubbles: true })); }",
+            value,
+        )
+        assert page.locator(FIGURES).evaluate(step) == value
+    assert len(sent) == before
+    # Letting go tells the server, so that the link carries the step; the keyboard does as well.
+    scrubber.press("ArrowLeft")
+    settled(page)
+    page.wait_for_url(re.compile("step=4"))
+    page.reload()
+    settled(page)
+    assert page.locator(FIGURES).evaluate(step) == 4
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ("bandwidth=0", "bandwidth=0 must be 0.001 to 1000"),
+        ("ridge=-1", "ridge=-1 must be"),
+        ("ridge=nan", "ridge=nan must be"),
+        ("n=129", "motorcycle has 133"),
+        ("data=moon", "data=moon must be one of"),
+        ("methods=magic", "methods=magic must be one or more of"),
+        ("policy=best", "policy=best must be one of"),
+        ("update=chebyshev", "update=chebyshev is not available yet"),
+        ("data=csv", "data=csv needs a file"),
+        ("data=gp&noise=inf", "noise=inf must be"),
+        ("nonsense=1", "nonsense is not a setting"),
+        ("data=<script>alert(1)</script>", "must be one of"),
+        ("step=-4", "step=-4 must be"),
+        ("data=gp&n=16384&prompts=1", "GiB are allowed"),
+        ("steps=100000", "s are allowed"),
+    ],
+)
+def test_a_bad_link_is_told_and_the_page_lives(
+    page: Page, app: str, settled: Settled, query: str, told: str
+) -> None:
+    opened(page, settled, f"{app}/fan?{query}")
+    expect(page.get_by_test_id("stAlert").filter(has_text=told).first).to_be_visible()
+    assert len(rows(page, "steps"))
+
+
+def test_divergence_is_drawn_as_divergence(page: Page, app: str, settled: Settled) -> None:
+    opened(page, settled, f"{app}/fan?policy=manual&step_size=900&steps=200&prompts=2")
+    drawn = rows(page, "fan_gradient_descent")
+    assert drawn.error.notna().all()
+    assert drawn.error.max() > 1e100
+    expect(page.get_by_test_id("stException")).to_have_count(0)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_shows_all_of_it(page: Page, app: str, settled: Settled, scheme: str) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.emulate_media(color_scheme=scheme)  # pyright: ignore[reportArgumentType]
+    opened(page, settled, app)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert page.locator(FIGURES).evaluate("root => root.scrollWidth <= root.clientWidth + 1")
+
+
+def test_embedded_it_hides_the_controls(page: Page, app: str, settled: Settled) -> None:
+    opened(page, settled, f"{app}/fan?n=12&prompts=2&embed=true")
+    assert "embed=true" in page.url
+    assert_draws(page, linked(page))
