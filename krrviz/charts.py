@@ -251,7 +251,8 @@ def _error(domain: Domain, opacity: str = "1") -> alt.Y:
 
 def _written(layer: alt.Chart, domain: Domain, ink: str, **mark: Any) -> list[alt.Chart]:
     """Write labels just inside the frame, with a halo that keeps them off the curves."""
-    top, room = f"datum.shown > {domain[1] / 4}", "4 + 14 * (datum.row || 0)"
+    low, high = domain
+    top, room = f"datum.shown > {high * (low / high) ** 0.12}", "4 + 14 * (datum.row || 0)"
     mark["baseline"] = alt.ExprRef(f"{top} ? 'top' : 'bottom'")
     mark["dy"] = alt.ExprRef(f"({top} ? 1 : -1) * ({room})")
     return [layer.mark_text(style=style, **mark) for style in ("halo", ink)]
@@ -316,9 +317,9 @@ def _steps(title: str, domain: Domain, methods: tuple[tuple[str, str], ...]) -> 
         _table("edges")
         .transform_filter(VISIBLE)
         .transform_calculate(label="datum.title + ' ' + datum.label")
-        .encode(x, y, text="label:N")
+        .encode(y, text="label:N")
     )
-    late = "datum.step > 0.6 * domain('x')[1]"
+    inside = alt.ExprRef("min(scale('x', datum.step) + 5, width - 5.6 * length(datum.label))")
     rule = _table("curves").transform_filter(NOW).transform_aggregate(groupby=["step"])
     return alt.layer(
         rule.mark_rule(style="now", opacity=0.7).encode(x),
@@ -330,7 +331,7 @@ def _steps(title: str, domain: Domain, methods: tuple[tuple[str, str], ...]) -> 
         ),
         points.mark_point(clip=True, filled=True, size=90, opacity=0),  # for the tooltips
         points.transform_filter(NOW).mark_point(clip=True, filled=True, size=90, opacity=1),
-        *_written(edges, domain, "note", align=alt.ExprRef(f"{late} ? 'right' : 'left'"), dx=5),
+        *_written(edges, domain, "note", align="left", x=inside),
         title=title,
         usermeta={
             "row": "wide",

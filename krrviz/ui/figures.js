@@ -117,6 +117,7 @@ class Panel {
     else if (atEnd) this.base = this.steps.at(-1);
     this.asked = step;
     this.base = this.step = this.snap(this.base);
+    this.label();
   }
 
   // The charts' own ink and paper give way to those of the page.
@@ -226,8 +227,16 @@ class Cell {
     this.element.remove();
   }
 
-  // A view is built when its structure or the theme changes; otherwise only its data moves.
   async draw(embed, theme) {
+    try {
+      await this.update(embed, theme);
+    } catch (error) {
+      throw new Error(`${this.spec.title}: ${error.message}`, { cause: error });
+    }
+  }
+
+  // A view is built when its structure or the theme changes; otherwise only its data moves.
+  async update(embed, theme) {
     const { params, ...fixed } = this.spec;
     const values = Object.fromEntries(params.map(({ name, value }) => [name, value]));
     const structure = JSON.stringify([fixed, Object.keys(values), theme]);
@@ -293,7 +302,8 @@ class Cell {
       const [across, middle] = width ? [28, 14] : [12, 6];
       const line = `<path d="M0,6H28" stroke="${color}" stroke-width="${width}"
         stroke-dasharray="${dash ?? ""}"/>`;
-      const mark = `<path d="${shape}" transform="translate(${middle},6) scale(5)" fill="${color}"/>`;
+      const mark = `<path d="${shape}" fill="${color}"
+        transform="translate(${middle},6) scale(5)"/>`;
       const entry = button("", () => {
         if (!this.hidden.delete(key)) this.hidden.add(key);
         entry.ariaPressed = !this.hidden.has(key);

@@ -171,7 +171,7 @@ def test_a_padded_prompt_is_the_same_prompt_alone(layout: str) -> None:
     _, model = built(SMALL.but(layout=layout))
     problem = prefixes()
     together = predict(model, problem).predictions
-    for place in np.ndindex(4, 3):
+    for place in ((0, 0), (1, 1), (2, 2), (3, 0)):
         by_itself = predict(model, alone(problem, place)).predictions
         torch.testing.assert_close(by_itself, together[:, *place], rtol=0, atol=1e-12)
 
