@@ -120,7 +120,7 @@ def test_a_wrong_attention_in_one_late_block_is_seen(monkeypatch: pytest.MonkeyP
     def edit(model: Transformer) -> None:
         late = model.blocks[-3]
         late.attention = copy.deepcopy(late.attention)
-        late.attention.w_q *= 1 + 1e-9
+        late.attention.w_q.mul_(1 + 1e-9)
 
     sabotage(monkeypatch, edit)
     assert failing(SMALL) == [ATTENTION]

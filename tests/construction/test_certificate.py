@@ -27,8 +27,8 @@ def problem_of(seed: int, kind: str, n: int, d: int, bandwidth: float, ridge: fl
     rng = np.random.default_rng(seed)
     X, y = points(rng, kind, n, d), rng.standard_normal(n)
     queries = np.vstack([rng.uniform(-1, 1, (3, d)), X[:1]])
-    tensors = (torch.from_numpy(part) for part in (X, y / np.sqrt(np.mean(y**2)), queries))
-    return Problem(*tensors, torch.tensor(n), bandwidth, ridge)
+    X, y, queries = map(torch.from_numpy, (X, y / np.sqrt(np.mean(y**2)), queries))
+    return Problem(X, y, queries, torch.tensor(n), bandwidth, ridge)
 
 
 def construction(problem: Problem, **chosen: Any) -> Construction:

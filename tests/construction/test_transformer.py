@@ -482,7 +482,7 @@ def test_more_tokens_than_slots_are_refused() -> None:
         ("product", "other"),
     ],
 )
-def test_what_has_no_form_yet_is_refused_by_name(field: str, value: object) -> None:
+def test_what_has_no_form_yet_is_refused_by_name(field: str, value: Any) -> None:
     given: dict[str, Any] = {"d": 2, "n_max": 8, "bandwidth": 0.5, "ridge": 0.1, "steps": 2}
     with pytest.raises(SettingsError, match=f"{field}={value}") as error:
         Construction(**given | {field: value})
