@@ -120,27 +120,30 @@ def columns(table: pd.DataFrame) -> dict[str, list[Any]]:
     return {str(name): [plain(value) for value in table[name].tolist()] for name in table}
 
 
-def fan(frame: pd.DataFrame, *, domain: Domain = DOMAIN) -> Figure:
+def fan(frame: pd.DataFrame, *, against: str = "KRR", domain: Domain = DOMAIN) -> Figure:
     """Draw one method's fan: error against context length, one curve per step.
 
-    `frame` holds one method's rows: method, title, step, n, error.
+    `frame` holds one method's rows: method, title, step, n, error; `against` names the reference.
     """
     title, last, n = _column(frame, "title").iloc[0], _last(frame), int(_column(frame, "n").max())
     return Figure(
-        _fan(title, domain, step=last, every=max(1, math.ceil(last / (CURVES - 1))), leftmost=True),
+        _fan(
+            title, domain, against,
+            step=last, every=max(1, math.ceil(last / (CURVES - 1))), leftmost=True,
+        ),
         {"curves": frame.filter(["step", "n", "error"]), "edges": _exits(frame, domain)},
-        f"{title}: mean relative error to KRR against context length n, one curve per step. "
+        f"{title}: mean relative error to {against} against context length n, one curve per step. "
         f"At n = {n}: {_sampled(frame.loc[frame['n'] == n])}.",
-    )
+    )  # fmt: skip
 
 
-def steps(frame: pd.DataFrame, *, domain: Domain = DOMAIN, title: str = "Error by step") -> Figure:
+def steps(frame: pd.DataFrame, *, against: str = "KRR", domain: Domain = DOMAIN) -> Figure:
     """Draw error against step, one line per method: method, title, step, error."""
     methods = dict(_by_method(frame))
     return Figure(
-        _steps(title, domain, tuple(methods), step=_last(frame), hidden=[]),
+        _steps(domain, against, tuple(methods), step=_last(frame), hidden=[]),
         {"curves": frame.filter([*KEYS, "step", "error"]), "edges": _exits(frame, domain)},
-        f"{title}: mean relative error to KRR. "
+        f"Error by step: mean relative error to {against}. "
         + "; ".join(f"{name}: {_sampled(rows)}" for (_, name), rows in methods.items())
         + ".",
     )
@@ -153,10 +156,8 @@ def prediction(
     *,
     x_title: str,
     y_title: str,
-    title: str = "Prediction over the data",
-    series: str = "Transformer",
 ) -> Figure:
-    """Draw predictions over data of one input dimension, in the data's own units.
+    """Draw the transformer's predictions over data of one input, in the data's own units.
 
     `curve` holds step, x, prediction; `exact` x, prediction (exact KRR); `data` x, y.
     """
@@ -167,11 +168,11 @@ def prediction(
     gap["error"] = (gap["prediction"] - gap["prediction_exact"]).abs()
     return Figure(
         _prediction(
-            title, x_title, y_title, series,
+            x_title, y_title,
             step=_last(curve), hidden=[], low=low - margin, high=high + margin,
         ),
         {"curves": curve, "exact": exact, "data": data},
-        f"{title}: {len(data)} context points, exact KRR, and the {series.lower()} at each step. "
+        f"Prediction: {len(data)} context points, exact KRR, and the transformer at each step. "
         "Largest distance from exact KRR: "
         f"{_sampled(gap.groupby('step', as_index=False)['error'].max())}.",
     )  # fmt: skip
@@ -240,13 +241,13 @@ def _x(field: str, title: str) -> alt.X:
     return alt.X(f"{field}:Q", title=title, scale=alt.Scale(nice=False, zero=False))
 
 
-def _error(domain: Domain, opacity: str = "1") -> alt.Y:
+def _error(domain: Domain, against: str, opacity: str = "1") -> alt.Y:
     low, high = (math.log10(edge) for edge in domain)
     decades = range(math.ceil(low - 1e-9), math.floor(high + 1e-9) + 1)
     ticks = [float(f"1e{d}") for d in decades if d % max(1, math.ceil(len(decades) / 6)) == 0]
     axis = alt.Axis(values=ticks, format="~g", titleOpacity=alt.ExprRef(opacity))
     scale = alt.Scale(type="log", domain=list(domain), nice=False)
-    return alt.Y("shown:Q", title="mean relative error to KRR", axis=axis, scale=scale)
+    return alt.Y("shown:Q", title=f"mean relative error to {against}", axis=axis, scale=scale)
 
 
 def _written(layer: alt.Chart, domain: Domain, ink: str, **mark: Any) -> list[alt.Chart]:
@@ -259,9 +260,9 @@ def _written(layer: alt.Chart, domain: Domain, ink: str, **mark: Any) -> list[al
 
 
 @_once
-def _fan(title: str, domain: Domain) -> Layers:
+def _fan(title: str, domain: Domain, against: str) -> Layers:
     low, high = domain
-    x, y = _x("n", "context length n"), _error(domain, "leftmost ? 1 : 0")
+    x, y = _x("n", "context length n"), _error(domain, against, "leftmost ? 1 : 0")
     curves = _table("curves").transform_calculate(shown=SHOWN).encode(x, y)
     now = curves.transform_filter(NOW)
     arrow = f"(datum.shown < {low} ? '  ↓ ' : datum.shown > {high} ? '  ↑ ' : '')"
@@ -292,13 +293,13 @@ def _fan(title: str, domain: Domain) -> Layers:
 
 
 @_once
-def _steps(title: str, domain: Domain, methods: tuple[tuple[str, str], ...]) -> Layers:
+def _steps(domain: Domain, against: str, methods: tuple[tuple[str, str], ...]) -> Layers:
     looks = [{"key": key, "title": name, **STYLES[key]._asdict()} for key, name in methods]
 
     def scale(look: str) -> alt.Scale:
         return alt.Scale(domain=[x["title"] for x in looks], range=[x[look] for x in looks])
 
-    x, y = _x("step", "step t"), _error(domain)
+    x, y = _x("step", "step t"), _error(domain, against)
     curves = (
         _table("curves")
         .transform_filter(VISIBLE)
@@ -332,7 +333,7 @@ def _steps(title: str, domain: Domain, methods: tuple[tuple[str, str], ...]) -> 
         points.mark_point(clip=True, filled=True, size=90, opacity=0),  # for the tooltips
         points.transform_filter(NOW).mark_point(clip=True, filled=True, size=90, opacity=1),
         *_written(edges, domain, "note", align="left", x=inside),
-        title=title,
+        title="Error by step",
         usermeta={
             "row": "wide",
             "tables": ["curves"],
@@ -345,12 +346,12 @@ def _steps(title: str, domain: Domain, methods: tuple[tuple[str, str], ...]) -> 
 
 
 @_once
-def _prediction(title: str, x_title: str, y_title: str, series: str) -> Layers:
+def _prediction(x_title: str, y_title: str) -> Layers:
     point, krr = STYLES["transformer"], STYLES["preconditioned_richardson"]
     looks = {
         "data": {"title": "context points", "color": "#7f7f7f", "shape": point.shape},
         "exact": {"title": "exact KRR", "color": krr.color, "dash": krr.dash, "width": 2.5},
-        "now": {"title": f"{series} at step t", "color": point.color, "width": 3},
+        "now": {"title": "Transformer at step t", "color": point.color, "width": 3},
         "past": {"title": "earlier steps", "color": "#e0a070", "width": 1},
     }
     scale = alt.Scale(domain=[alt.ExprRef("low"), alt.ExprRef("high")], nice=False, zero=False)
@@ -384,7 +385,7 @@ def _prediction(title: str, x_title: str, y_title: str, series: str) -> Layers:
         .transform_filter(NOW)
         .mark_line(clip=True, strokeWidth=3),
         layer("exact", "exact", "prediction").mark_line(strokeWidth=2.5, strokeDash=list(krr.dash)),
-        title=title,
+        title="Prediction over the data",
         usermeta={
             "row": "wide",
             "tables": ["curves", "exact", "data"],

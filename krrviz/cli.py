@@ -77,7 +77,7 @@ def _run(options: argparse.Namespace) -> None:
         "reference_rms": result.scale,
         "final_error": dict(zip(final.method, final.error, strict=True)),
         "checks": [{**asdict(check), "passed": check.passed} for check in checks],
-        "notices": [] if table is None else list(table.notices),
+        "notices": [*result.notices, *(table.notices if table is not None else ())],
         "device": result.device,
         "dtype": settings.dtype,
         "seconds": round(time.perf_counter() - started, 3),

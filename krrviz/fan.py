@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from krrviz.construction.transformer import Transformer, predict
 from krrviz.construction.weights import Construction, build
-from krrviz.machine import CHUNK_BYTES, DTYPES, check, compute_device, system_bytes
+from krrviz.machine import CHUNK_BYTES, DTYPES, check, on_device, system_bytes
 from krrviz.problem import Problem
 from krrviz.settings import Settings
 from krrviz.solvers import solve
@@ -28,7 +28,8 @@ class Fan:
     """Mean errors over prompts: ``errors[method]`` is (steps+1, len(counts)).
 
     ``scale`` is the root mean square of the reference at N, in standardised units: where it is
-    near 0 a relative error means nothing. ``device`` is where it was computed.
+    near 0 a relative error means nothing. ``device`` is where it was computed; ``notices`` tell
+    what went otherwise than asked for.
     """
 
     settings: Settings
@@ -37,6 +38,7 @@ class Fan:
     errors: dict[str, Float[np.ndarray, "times prefixes"]]
     scale: float
     device: str
+    notices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,9 +114,18 @@ def fan(
     SettingsError
         What the data, the device or the memory cannot give.
     """
+    check(settings, len(context_lengths(settings.n)))
+    result, notice = on_device(settings, lambda device: _fan(settings, table, progress, device))
+    return replace(result, notices=(notice,)) if notice else result
+
+
+def _fan(
+    settings: Settings,
+    table: Table | None,
+    progress: Callable[[float], None],
+    device: torch.device,
+) -> Fan:
     counts = context_lengths(settings.n)
-    check(settings, len(counts))
-    device = compute_device(settings)
     full = sample(settings, table).prefixes(counts)
     model = compiled(settings, table, device)
 
@@ -157,7 +168,6 @@ def curve(settings: Settings, table: Table | None = None, points: int = 121) -> 
     """
     if dimension(settings, table) != 1:
         raise ValueError(f"d={dimension(settings, table)}: a curve needs one input")
-    device = compute_device(settings)
     prompt = sample(settings.but(prompts=1), table)
     low, high = float(prompt.X.min()), float(prompt.X.max())
     grid = torch.linspace(low, high, points, dtype=torch.float64)
@@ -170,9 +180,12 @@ def curve(settings: Settings, table: Table | None = None, points: int = 121) -> 
         settings.ridge,
         settings.ridge_scale,
     )
-    model = compiled(settings, table, device)
-    moved = problem.to(device, DTYPES[settings.dtype])
-    runs = {method: run_method(method, settings, moved, model) for method in settings.methods}
+
+    def run(device: torch.device) -> dict[str, Trajectory]:
+        model, moved = compiled(settings, table, device), problem.to(device, DTYPES[settings.dtype])
+        return {method: run_method(method, settings, moved, model) for method in settings.methods}
+
+    runs, _ = on_device(settings, run)
     raw = None if settings.data == "gp" else table_of(settings, table)
 
     def own_x(x: Tensor) -> np.ndarray:

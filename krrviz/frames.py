@@ -13,11 +13,7 @@ from krrviz.tables import Table
 
 TITLES = {"transformer": "Transformer", **{key: entry.title for key, entry in SOLVERS.items()}}
 
-REFERENCES = {
-    "krr": "exact KRR (Cholesky, float64)",
-    "noiseless": "the drawn function without noise",
-    "labels": "the held-out labels, noise included",
-}
+REFERENCES = {"krr": "exact KRR", "noiseless": "the noiseless function", "labels": "the labels"}
 
 # Frames go into files and charts that know no infinity.
 HUGE = 1e300
@@ -95,14 +91,18 @@ def conditions(result: Fan) -> pd.DataFrame:
                 "method": TITLES[method],
                 "update": entry.update,
                 "step policy": told,
-                "ridge": f"K + λI, λ = {s.ridge:g}"
-                if s.ridge_scale == "absolute"
-                else f"K + nλI, λ = {s.ridge:g}",
+                "solves": f"({system(s)})α = y",
                 "computed in": f"{s.dtype} on {result.device}",
                 "error against": REFERENCES[s.reference],
             }
         )
     return pd.DataFrame(rows)
+
+
+def system(settings: Settings) -> str:
+    """The matrix that is solved, with the ridge's convention."""
+    scale = "n · " if settings.ridge_scale == "per_sample" else ""
+    return f"K + {scale}{settings.ridge:g} I"
 
 
 def titled(rows: pd.DataFrame) -> pd.DataFrame:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 
 from krrviz.settings import Settings, SettingsError
+
+Result = TypeVar("Result")
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
@@ -53,6 +57,24 @@ def compute_device(settings: Settings) -> torch.device:
             "device",
         )
     return torch.device(settings.device)
+
+
+def on_device(
+    settings: Settings, work: Callable[[torch.device], Result]
+) -> tuple[Result, str | None]:
+    """``work`` on the settings' device, or on the CPU where that runs out of memory; and a notice.
+
+    Raises
+    ------
+    SettingsError
+        The named device is not on this machine.
+    """
+    device = compute_device(settings)
+    try:
+        return work(device), None
+    except torch.OutOfMemoryError:
+        told = f"device={device.type} ran out of memory: this was computed on the CPU instead."
+        return work(torch.device("cpu")), told
 
 
 @dataclass(frozen=True)

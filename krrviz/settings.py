@@ -209,11 +209,11 @@ class Record:
                         f"v={shown(items[-1])}: this version reads links of v={LINK_VERSION}; "
                         "what it knows of the link is applied."
                     )
-            elif key in cls.siblings or key in FOREIGN_KEYS:
-                continue
-            elif key not in table and not cls.judges:
+            elif key in cls.siblings | FOREIGN_KEYS:
                 continue
             elif key not in table:
+                if not cls.judges:
+                    continue
                 problems.append(f"{shown(key)} is not a setting; known: {', '.join(table)}.")
             elif len(items) > 1 and not isinstance(table[key].rule, Several):
                 problems.append(f"{key} stands {len(items)} times in the link; once is allowed.")
@@ -525,6 +525,9 @@ class View(Record):
 
     step: int | str = setting(
         "last", Number(0, 100_000, whole=True, words=("last",)), "Step", "The step lit.", "view"
+    )
+    floor: float = setting(
+        1e-3, Number(1e-16, 0.1), "Error axis from", "Curves below leave the frame.", "view"
     )
 
 

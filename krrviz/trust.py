@@ -10,7 +10,7 @@ import torch
 from krrviz.construction.certificate import product_bound
 from krrviz.construction.transformer import Transformer, run
 from krrviz.construction.weights import Construction, build
-from krrviz.machine import compute_device
+from krrviz.machine import on_device
 from krrviz.problem import Problem
 from krrviz.settings import Settings
 from krrviz.solvers import richardson
@@ -54,9 +54,8 @@ def trust(settings: Settings, table: Table | None = None) -> list[Check]:
     if settings.ridge_scale != "absolute":
         return checks
     c = Construction.from_settings(settings, table)
-    device = compute_device(settings)
-    model = build(c).to(device)
-    forward = run(model, problem.to(device, c.dtype))
+    model = build(c)
+    forward, _ = on_device(settings, lambda device: run(model.to(device), problem))
     states, answer = forward.trajectory.states.cpu(), forward.trajectory.predictions[-1].cpu()
     same = record(
         "richardson",

@@ -3,13 +3,15 @@
 import streamlit as st
 
 from krrviz import charts
-from krrviz.frames import curve_rows, fan_rows, step_rows, titled
+from krrviz.frames import REFERENCES, curve_rows, fan_rows, step_rows, titled
 from krrviz.ui import shell, state
 from krrviz.ui.badge import badge, report
 from krrviz.ui.compute import computed, fitted_curve
 from krrviz.ui.figures import figures
 
-settings = shell.settings()
+FLOORS = (1e-3, 1e-6, 1e-9, 1e-15)
+
+settings, view = shell.settings(), state.view()
 
 st.subheader("A transformer solves kernel ridge regression")
 st.write(
@@ -19,23 +21,32 @@ st.write(
 )
 
 result, checks = computed(settings)
-fans = titled(fan_rows(result))
-shown = {f"fan_{method}": charts.fan(rows) for method, rows in fans.groupby("method", sort=False)}
-shown["steps"] = charts.steps(titled(step_rows(result)))
+told = {"against": REFERENCES[settings.reference], "domain": (view.floor, 2.0)}
+shown = {
+    f"fan_{method}": charts.fan(rows, **told)
+    for method, rows in titled(fan_rows(result)).groupby("method", sort=False)
+}
+shown["steps"] = charts.steps(titled(step_rows(result)), **told)
 if result.d == 1 and "transformer" in settings.methods:
     curve = fitted_curve(settings)
     shown["prediction"] = charts.prediction(
         *curve_rows(curve, "transformer"), x_title=curve.x_label, y_title=curve.y_label
     )
-
-
-def lit() -> None:
-    state.look(step=int(st.session_state.fan["step"]))
-
-
-step = state.view().step
 figures(
-    shown, steps=settings.steps, key="fan", step=None if step == "last" else int(step), on_step=lit
+    shown,
+    steps=settings.steps,
+    key="fan",
+    step=None if view.step == "last" else min(int(view.step), settings.steps),
+    on_step=lambda: state.look(step=int(st.session_state.fan["step"])),
 )
 badge(result, checks)
+st.session_state.floor = view.floor
+st.segmented_control(
+    "Error axis from",
+    sorted({*FLOORS, view.floor}, reverse=True),
+    key="floor",
+    format_func=lambda floor: f"{floor:g}",
+    on_change=lambda: state.look(floor=st.session_state.floor or FLOORS[0]),
+    help="Curves that go below leave the frame and are labelled at its edge.",
+)
 report(result, checks)

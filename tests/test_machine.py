@@ -1,11 +1,12 @@
 """The machine: what it refuses, what it suggests instead, and the devices it names."""
 
 import re
+from pathlib import Path
 
 import pytest
 import torch
 
-from krrviz import PRESETS, Settings, SettingsError, machine
+from krrviz import PRESETS, Settings, SettingsError, fan_frame, machine
 from krrviz.machine import check, compute_device, estimate, max_memory, system_bytes
 
 PREFIXES = 12
@@ -20,13 +21,19 @@ TOO_MUCH = {
 ROOM = {"memory": 4.0, "memory, with many steps": 1.0, "memory, on data": 0.2}
 
 
-def test_memory_is_half_the_machines_unless_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("KRRVIZ_MAX_MEMORY", raising=False)
-    with open("/proc/meminfo", encoding="ascii") as file:
-        total = int(file.readline().split()[1]) * 1024
-    assert max_memory() == pytest.approx(total / 2, rel=0.05)
+MEMINFO = Path("/proc/meminfo")
+
+
+def test_memory_is_what_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KRRVIZ_MAX_MEMORY", "1.5")
     assert max_memory() == 1.5 * GIB
+
+
+@pytest.mark.skipif(not MEMINFO.exists(), reason="the oracle is Linux's own figure")
+def test_memory_is_half_the_machines_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KRRVIZ_MAX_MEMORY", raising=False)
+    total = int(MEMINFO.read_text("ascii").split()[1]) * 1024
+    assert max_memory() == pytest.approx(total / 2, rel=0.05)
 
 
 def test_memory_without_sysconf_is_a_guess(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,15 +42,13 @@ def test_memory_without_sysconf_is_a_guess(monkeypatch: pytest.MonkeyPatch) -> N
     assert max_memory() == 4 * GIB
 
 
-@pytest.mark.parametrize("word", ["lots", "nan", "-1", "0", ""])
-def test_a_memory_limit_that_is_no_number_is_no_traceback(
+@pytest.mark.parametrize("word", ["lots", "nan"])
+def test_a_memory_limit_that_is_no_number_is_refused_by_name(
     word: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KRRVIZ_MAX_MEMORY", word)
-    try:
-        assert max_memory() > 0
-    except SettingsError as error:
-        assert "KRRVIZ_MAX_MEMORY" in str(error)  # noqa: PT017
+    with pytest.raises(SettingsError, match=f"KRRVIZ_MAX_MEMORY={word}"):
+        check(Settings(), PREFIXES)
 
 
 @pytest.mark.parametrize("case", TOO_MUCH)
@@ -85,9 +90,7 @@ def test_every_preset_fits_a_small_machine(name: str, monkeypatch: pytest.Monkey
 
 def test_a_refusal_comes_before_anything_large_is_allocated() -> None:
     # 16384² doubles are 2 GiB: a fan that were begun would take minutes.
-    from krrviz import fan_frame
-
-    with pytest.raises(SettingsError, match="GiB|600 s"):
+    with pytest.raises(SettingsError, match=r"GiB|600 s"):
         fan_frame(Settings(data="gp", n=16384, prompts=256, steps=1000))
 
 
@@ -162,8 +165,6 @@ def test_a_device_that_is_there_is_taken(device: str, monkeypatch: pytest.Monkey
 @pytest.mark.cuda
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_cuda_draws_the_fan_of_the_cpu(dtype: str) -> None:
-    from krrviz import fan_frame
-
     settings = Settings(data="gp", n=24, prompts=4, steps=8, dtype=dtype)
     cuda, cpu = (fan_frame(settings.but(device=device)) for device in ("cuda", "cpu"))
     assert (cuda.error - cpu.error).abs().max() < (1e-8 if dtype == "float64" else 2e-2)

@@ -6,7 +6,7 @@ import pandas as pd
 import streamlit as st
 
 from krrviz.fan import Fan
-from krrviz.frames import conditions
+from krrviz.frames import REFERENCES, conditions, system
 from krrviz.trust import Check
 
 # Below this size of KRR's answer (labels have size 1) a relative error says little.
@@ -16,21 +16,22 @@ FAINT = 0.02
 def badge(result: Fan, checks: list[Check]) -> None:
     """One line: each check with its figure and tolerance, where it ran, and what depth lacks."""
     s = result.settings
+    against = REFERENCES[s.reference]
     marks = []
     for check in checks:
         colour, icon = ("green", "check") if check.passed else ("red", "close")
         words = "within" if check.passed else "exceeds"
         marks.append(
-            f":{colour}-badge[:material/{icon}: {check.name}: {check.value:.1e} {words} "
-            f"{check.tolerance:.1e}]"
+            f":{colour}-badge[:material/{icon}: {check.name}: {check.value:.2g} {words} "
+            f"{check.tolerance:.2g}]"
         )
-    marks.append(f":gray-badge[{s.dtype} on {result.device}]")
+    told = [system(s), f"{s.policy.replace('_', ' ')} steps", f"{s.dtype} on {result.device}"]
     if "transformer" in s.methods:
         short = result.errors["transformer"][-1, -1]
-        marks.append(
-            f":gray-badge[T = {s.steps} steps leave the transformer {short:.2g} from {s.reference}]"
-        )
-    st.markdown(" ".join(marks))
+        told.append(f"depth T = {s.steps} leaves the transformer {short:.2g} from {against}")
+    st.markdown(" ".join([*marks, *(f":gray-badge[{text}]" for text in told)]))
+    for notice in result.notices:
+        st.info(notice, icon=":material/info:")
     if s.reference == "krr" and result.scale < FAINT:
         st.info(
             f"Kernel ridge regression itself answers almost 0 here (root mean square "

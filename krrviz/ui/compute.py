@@ -9,6 +9,7 @@ from threading import Lock
 from typing import Any, TypeVar
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from krrviz.fan import Curve, Fan, curve, fan
 from krrviz.settings import Settings, SettingsError
@@ -52,13 +53,16 @@ def _cached(name: str, settings: Settings, make: Callable[[], Result]) -> Result
 def computed(settings: Settings) -> tuple[Fan, list[Check]]:
     """Fan and checks; what cannot be computed is told and the last picture stays."""
     slot, started = st.empty(), time.monotonic()
+    bar: list[DeltaGenerator] = []
 
     def progress(done: float) -> None:
         # Writing to the page is also where Streamlit abandons a run that a newer one replaces.
-        if time.monotonic() - started > PATIENCE:
+        if bar:
+            bar[0].progress(done)
+        elif time.monotonic() - started > PATIENCE:
             with slot.container(horizontal=True, vertical_alignment="center"):
-                st.progress(done, "Computing")
-                st.button("Cancel", key=f"cancel-{done}", on_click=state.back)
+                bar.append(st.progress(done, "Computing"))
+                st.button("Cancel", on_click=state.back)
 
     try:
         result = _cached("fan", settings, lambda: fan(settings, progress=progress))

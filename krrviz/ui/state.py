@@ -7,6 +7,7 @@ be used changes nothing, and a widget that is not drawn loses nothing.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, NoReturn
 from urllib.parse import parse_qs, urlencode
 
@@ -49,9 +50,7 @@ def read_link() -> None:
     if record.data == "csv":
         record = record.but_data(Settings().data)
         bad = (*bad, "data=csv needs a file, which only the command line takes for now.")
-    st.session_state.update(
-        settings=record, view=looked, problems=(*bad, *worse), written=address
-    )
+    st.session_state.update(settings=record, view=looked, problems=(*bad, *worse), written=address)
     st.session_state.setdefault("completed", Settings())
 
 
@@ -82,7 +81,7 @@ def replace(record: Settings) -> None:
 
 def look(**fields: Any) -> None:
     """Change what is looked at."""
-    st.session_state.view = View(**fields)
+    st.session_state.view = dataclasses.replace(view(), **fields)
 
 
 def completed() -> None:

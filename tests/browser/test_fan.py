@@ -1,4 +1,4 @@
-"""The fan page in a real browser: what is drawn is what the library computes, and it stays alive."""
+"""The fan page in a real browser draws what the library computes, and stays alive."""
 
 import re
 import time
@@ -57,8 +57,8 @@ def assert_draws(page: Page, settings: Settings) -> None:
 
 def _assert_draws(page: Page, settings: Settings, frame: pd.DataFrame) -> None:
     for method in settings.methods:
-        drawn = rows(page, f"fan_{method}").sort_values(["step", "n"])
-        computed = frame[frame.method == method].sort_values(["step", "n"])
+        drawn = rows(page, f"fan_{method}").sort_values(by=["step", "n"])
+        computed = frame.query(f"method == '{method}'").sort_values(by=["step", "n"])
         assert drawn.step.tolist() == computed.step.tolist()
         assert drawn.n.tolist() == computed.n.tolist()
         assert drawn.error.tolist() == pytest.approx(computed.error.tolist(), rel=1e-5)
@@ -165,7 +165,9 @@ def test_a_control_changes_the_picture_and_the_link_brings_it_back(
     before = opened(page, settled, start)
     drawn = rows(page, "steps")
     MOVES[field](page)
-    page.wait_for_url(lambda url: getattr(Settings.from_query(url), field) != getattr(before, field))
+    page.wait_for_url(
+        lambda url: getattr(Settings.from_query(url), field) != getattr(before, field)
+    )
     settled(page)
     after = linked(page)
     assert_draws(page, after)

@@ -1,0 +1,255 @@
+"""The command line: the files that a run writes, held to the library and to a direct solve."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from krrviz import Settings, fan_frame
+from krrviz.cli import main
+
+LINK = "data=gp&n=12&queries=5&prompts=3&steps=6&segments=16"
+FILES = {"settings.json", "trajectories.csv", "fan.csv", "summary.json"}
+ROWS = [f"{i},{(i * 7) % 11},{i % 5}" for i in range(30)]
+CSV = "\n".join(["age,mass,speed", *ROWS, ",,", "1,2,"])
+
+
+def refused(constant: str) -> None:
+    raise AssertionError(f"{constant} is not JSON")
+
+
+def loaded(path: Path) -> dict[str, Any]:
+    """JSON as the standard has it, which knows neither NaN nor Infinity."""
+    return json.loads(path.read_text("utf-8"), parse_constant=refused)
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What one run of LINK has written."""
+    folder = tmp_path_factory.mktemp("run") / "new" / "folder"
+    assert main(["run", LINK, "--out", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> str:
+    """A person's CSV file of 30 complete rows."""
+    path = tmp_path / "own.csv"
+    path.write_text(CSV, "utf-8")
+    return str(path)
+
+
+# -- what is written ----------------------------------------------------------------------------
+
+
+def test_a_run_writes_its_four_files(out: Path) -> None:
+    assert {path.name for path in out.iterdir()} == FILES
+
+
+def test_fan_csv_is_the_librarys_frame_to_the_last_digit(out: Path) -> None:
+    header, *rows = (out / "fan.csv").read_text("utf-8").splitlines()
+    assert header == "method,step,n,error"
+    got = [
+        (m, int(step), int(n), float(error)) for m, step, n, error in (r.split(",") for r in rows)
+    ]
+    assert got == [*fan_frame(Settings.from_query(LINK)).itertuples(index=False, name=None)]
+
+
+def test_trajectories_are_the_fan_at_the_full_context(out: Path) -> None:
+    got, fan = pd.read_csv(out / "trajectories.csv"), pd.read_csv(out / "fan.csv")
+    assert list(got.columns) == ["method", "step", "error"]
+    assert got.to_dict("records") == fan[fan.n == 12].drop(columns="n").to_dict("records")
+    assert len(got) == 7 * len(Settings().methods)
+
+
+def test_settings_json_holds_every_field(out: Path) -> None:
+    held = loaded(out / "settings.json")
+    held["methods"] = tuple(held["methods"])
+    assert Settings(**held) == Settings.from_query(LINK)
+
+
+def test_the_summary_holds_link_errors_checks_device_and_versions(out: Path) -> None:
+    summary, steps = loaded(out / "summary.json"), pd.read_csv(out / "trajectories.csv")
+    assert Settings.from_query(summary["link"]) == Settings.from_query(LINK)
+    final = steps[steps.step == 6].set_index("method").error.to_dict()
+    assert summary["final_error"] == pytest.approx(final, rel=1e-15)
+    assert summary["reference"] == "krr"
+    assert summary["dtype"] == "float64"
+    assert summary["device"] in ("cpu", "cuda")
+    assert summary["seconds"] >= 0
+    assert set(summary["versions"]) == {"python", "krrviz", "torch", "numpy", "pandas"}
+    assert summary["versions"]["numpy"] == np.__version__
+
+
+def test_the_checks_of_a_run_hold_and_say_how_well(out: Path) -> None:
+    checks = {check["name"]: check for check in loaded(out / "summary.json")["checks"]}
+    assert set(checks) >= {"direct solve", "transformer = Richardson", "attention = D⁻¹K"}
+    for check in checks.values():
+        assert check["passed"]
+        assert 0 <= check["value"] <= check["tolerance"]
+        assert check["meaning"]
+    # ‖y − Aα‖/‖y‖ of a Cholesky solve with condition number about 100
+    assert 0 < checks["direct solve"]["value"] < 1e-14
+    assert checks["direct solve"]["tolerance"] == 1e-10
+
+
+def test_the_summary_is_told_on_stdout(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    assert main(["run", LINK + "&methods=nesterov", "--out", str(tmp_path)]) == 0
+    told, summary = capsys.readouterr().out, loaded(tmp_path / "summary.json")
+    assert f"{summary['final_error']['nesterov']:.3e}" in told
+    for check in summary["checks"]:
+        assert check["name"] in told
+        assert f"{check['value']:.2e}" in told
+    assert "cpu, float64" in told or "cuda, float64" in told
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"policy": "manual", "step_size": 1000, "steps": 200},
+        {"ridge_scale": "per_sample", "methods": "gradient_descent"},
+        {"dtype": "float32"},
+        {"ridge": 1e-12},
+        {"ridge": 1e6},
+        {"bandwidth": 1e3},
+        {"bandwidth": 1e-3},
+        {"alpha_range": 1e-6},
+        {"steps": 0},
+        {"reference": "noiseless"},
+        {"segments": 1, "label_bound": 1e-6},
+    ],
+    ids=urlencode,
+)
+def test_odd_settings_still_give_figures_that_json_and_csv_can_hold(
+    odd: dict[str, Any], tmp_path: Path
+) -> None:
+    link = {"data": "gp", "n": 6, "queries": 3, "prompts": 2, "steps": 4, "segments": 16} | odd
+    assert main(["run", urlencode(link), "--out", str(tmp_path)]) == 0
+    assert loaded(tmp_path / "summary.json")["checks"]
+    assert np.isfinite(pd.read_csv(tmp_path / "fan.csv").error).all()
+
+
+def test_a_run_writes_over_an_earlier_one(out: Path, tmp_path: Path) -> None:
+    for link in (LINK + "&seed=1", LINK):
+        assert main(["run", link, "--out", str(tmp_path)]) == 0
+    for name in ("fan.csv", "trajectories.csv", "settings.json"):
+        assert (tmp_path / name).read_bytes() == (out / name).read_bytes()
+
+
+def test_a_whole_link_is_taken(out: Path, tmp_path: Path) -> None:
+    link = f"http://localhost:8501/?{Settings.from_query(LINK).to_query()}&step=3"
+    assert main(["run", link, "--out", str(tmp_path)]) == 0
+    assert (tmp_path / "fan.csv").read_bytes() == (out / "fan.csv").read_bytes()
+
+
+# -- a person's own file --------------------------------------------------------------------------
+
+OWN = "n=12&queries=5&prompts=2&steps=3&methods=nesterov"
+
+
+def test_a_csv_is_read_with_its_last_column_as_target(own: str, tmp_path: Path) -> None:
+    assert main(["run", OWN, "--csv", own, "--out", str(tmp_path)]) == 0
+    assert loaded(tmp_path / "settings.json")["data"] == "csv"
+    (notice,) = loaded(tmp_path / "summary.json")["notices"]
+    assert "2 of 32" in notice
+
+
+def test_the_target_may_be_any_column(own: str, tmp_path: Path) -> None:
+    figures = []
+    for target in ("speed", "age"):
+        out = tmp_path / target
+        assert main(["run", OWN, "--csv", own, "--target", target, "--out", str(out)]) == 0
+        figures.append(loaded(out / "summary.json")["final_error"]["nesterov"])
+    assert figures[0] != figures[1]
+
+
+# -- what is refused ------------------------------------------------------------------------------
+
+BAD = {
+    "bad value": (["n=1"], "n=1 must be a whole number 2 to 16384"),
+    "unknown key": (["colour=red"], "colour is not a setting"),
+    "two bad values": (["n=1&ridge=0"], "ridge=0 must be 1e-12 to 1000000"),
+    "more rows than there are": (["n=1000"], "n=1000 with queries=32 needs 1032 rows"),
+    "not there yet": (["update=chebyshev"], "update=chebyshev is not available yet"),
+    "too much memory": (["data=gp&n=16384&steps=1"], "but 1.0 GiB are allowed"),
+    "too much time": (["data=gp&steps=100000"], "600 s are allowed"),
+    "csv named in the link": (["data=csv"], "data=csv needs a file"),
+    "no such file": (["", "--csv", "nowhere.csv"], "nowhere.csv"),
+    "folder for a file": (["", "--csv", "."], "is a folder"),
+    "target without a file": (["", "--target", "y"], "--target names a column of --csv FILE"),
+    "too few rows": (["n=40", "--csv", "OWN"], "n=40 with queries=32 needs 72 rows but own.csv"),
+    "no such column": ([OWN, "--csv", "OWN", "--target", "width"], "no column 'width'"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD.values(), ids=BAD)
+def test_what_cannot_be_run_exits_2_with_one_line_that_names_it(
+    arguments: list[str],
+    message: str,
+    own: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    monkeypatch.setenv("KRRVIZ_MAX_MEMORY", "1")
+    given = [own if argument == "OWN" else argument for argument in arguments]
+    assert main(["run", *given, "--out", str(tmp_path / "out")]) == 2
+    told = capsys.readouterr()
+    assert message in told.err
+    assert told.err.startswith("krrviz: ")
+    assert told.err.count("\n") == 1
+    assert not told.out
+    assert not (tmp_path / "out" / "summary.json").exists()
+
+
+def test_a_file_where_the_folder_should_be_exits_2_and_stays(
+    own: str, capsys: pytest.CaptureFixture
+) -> None:
+    assert main(["run", LINK, "--out", own]) == 2
+    assert own in capsys.readouterr().err
+    assert Path(own).read_text("utf-8") == CSV
+
+
+@pytest.mark.parametrize("arguments", [[], ["run"], ["run", "n=9"], ["fly"], ["run", "a", "b"]])
+def test_a_command_that_is_not_one_exits_2_with_its_usage(
+    arguments: list[str], capsys: pytest.CaptureFixture
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert "usage: krrviz" in capsys.readouterr().err
+
+
+def test_help_tells_every_setting_with_range_and_default(capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["run", "--help"])
+    assert caught.value.code == 0
+    told = " ".join(capsys.readouterr().out.split())
+    for name, about in Settings.table().items():
+        assert f"{name}: {about.rule.allowed}; {getattr(Settings(), name)}" in told
+
+
+def test_python_m_krrviz_is_the_same_program(out: Path, tmp_path: Path) -> None:
+    program = [sys.executable, "-m", "krrviz", "run"]
+
+    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*program, *arguments, "--out", str(tmp_path)],
+            capture_output=True, text=True, check=False, timeout=120,
+            env=os.environ | {"PYTHONWARNINGS": "error"},
+        )  # fmt: skip
+
+    done = call(LINK)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "fan.csv").read_bytes() == (out / "fan.csv").read_bytes()
+    bad = call("n=1")
+    assert bad.returncode == 2
+    assert bad.stderr.startswith("krrviz: n=1 ")
+    assert "Traceback" not in bad.stderr
