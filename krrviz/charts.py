@@ -245,7 +245,8 @@ def _error(domain: Domain, against: str, opacity: str = "1") -> alt.Y:
     low, high = (math.log10(edge) for edge in domain)
     decades = range(math.ceil(low - 1e-9), math.floor(high + 1e-9) + 1)
     ticks = [float(f"1e{d}") for d in decades if d % max(1, math.ceil(len(decades) / 6)) == 0]
-    axis = alt.Axis(values=ticks, format="~g", titleOpacity=alt.ExprRef(opacity))
+    label = f"format(datum.value, datum.value < {1e-3:g} ? '.0e' : '~g')"
+    axis = alt.Axis(values=ticks, labelExpr=label, titleOpacity=alt.ExprRef(opacity))
     scale = alt.Scale(type="log", domain=list(domain), nice=False)
     return alt.Y("shown:Q", title=f"mean relative error to {against}", axis=axis, scale=scale)
 

@@ -160,7 +160,7 @@ class Problem:
     def r(self) -> Float[Tensor, "*batch 1"]:
         """What stands on the diagonal beside K: λ, or nλ."""
         scale = self.count if self.ridge_scale == "per_sample" else torch.ones_like(self.count)
-        return (self.ridge * scale[..., None]).to(self.X.dtype)
+        return self.ridge * scale[..., None].to(self.X.dtype)
 
     def apply(self, alpha: Float[Tensor, "*batch N"]) -> Float[Tensor, "*batch N"]:
         """Aα = Kα + rα."""

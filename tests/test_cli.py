@@ -65,7 +65,7 @@ def test_fan_csv_is_the_librarys_frame_to_the_last_digit(out: Path) -> None:
 def test_trajectories_are_the_fan_at_the_full_context(out: Path) -> None:
     got, fan = pd.read_csv(out / "trajectories.csv"), pd.read_csv(out / "fan.csv")
     assert list(got.columns) == ["method", "step", "error"]
-    assert got.to_dict("records") == fan[fan.n == 12].drop(columns="n").to_dict("records")
+    assert got.to_dict("records") == fan.query("n == 12").drop(columns="n").to_dict("records")
     assert len(got) == 7 * len(Settings().methods)
 
 

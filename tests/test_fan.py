@@ -14,7 +14,7 @@ from krrviz.fan import Curve, context_lengths, curve, fan, relative_error
 from krrviz.frames import conditions, curve_rows, fan_rows, step_rows, titled
 from krrviz.settings import METHODS
 from krrviz.spectrum import POLICIES
-from krrviz.tables import assets, parse_csv
+from krrviz.tables import Table, assets, parse_csv
 
 SOLVERS = METHODS[1:]
 SMALL = Settings(data="gp", n=13, queries=5, prompts=3, steps=6, segments=16, methods=SOLVERS)
@@ -155,6 +155,27 @@ def test_what_progress_raises_stops_the_fan() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         fan(SMALL, progress=stop)
+
+
+def test_a_device_without_the_memory_is_told_and_the_cpu_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[str] = []
+
+    def full(settings: Settings, table: Table | None, device: torch.device) -> None:
+        tried.append(device.type)
+        if device.type == "cuda":
+            raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(module, "compiled", full)
+    result = fan(SMALL)
+    assert tried == ["cuda", "cpu"]
+    assert result.device == "cpu"
+    (notice,) = result.notices
+    assert "device=cuda ran out of memory" in notice
+    monkeypatch.undo()
+    assert fan(SMALL.but(device="cpu")).notices == ()
 
 
 def test_the_scale_is_the_size_of_the_answers_at_n() -> None:
@@ -308,9 +329,9 @@ def test_conditions_name_policy_ridge_precision_and_reference() -> None:
     assert preconditioned in policy["Chebyshev"]
     assert plain in policy["Heavy ball"]
     for row in rows:
-        assert row["ridge"] == "K + λI, λ = 0.5"
+        assert row["solves"] == "(K + 0.5 I)α = y"
         assert row["computed in"] == f"float32 on {result.device}"
-        assert row["error against"] == "exact KRR (Cholesky, float64)"
+        assert row["error against"] == "exact KRR"
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -326,7 +347,7 @@ def test_conditions_follow_the_settings(policy: str) -> None:
         "manual": "manual",
     }
     assert words[policy] in told["step policy"]
-    assert told["ridge"] == "K + nλI, λ = 0.1"
+    assert told["solves"] == "(K + n · 0.1 I)α = y"
     assert "labels" in told["error against"]
 
 

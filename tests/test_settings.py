@@ -188,7 +188,6 @@ WRONG: dict[str, tuple[str, Any]] = {
     },
     "huge": ("n", 10**400),
     "hugely negative": ("ridge", -(10**400)),
-    "too long to print": ("n", 10**5000),
     "number for a word": ("policy", 1),
     "no method": ("methods", ()),
     "not a method": ("methods", ("gp",)),

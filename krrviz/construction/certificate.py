@@ -46,4 +46,6 @@ def product_bound(
         g = g - c.step * (g / problem.degree[..., None, :]) @ A
     delta, level = LEVELS[c.dtype]
     reach = problem.k_query.sum(-1) * largest  # ≥ |f|
-    return size * total + reach * (ulp + delta + c.n_max / level)
+    # Read-out weights are K/(D + S): below the smallest normal number they lose their digits.
+    underflow = c.n_max * largest * level * torch.finfo(c.dtype).tiny
+    return size * total + reach * (ulp + delta + c.n_max / level) + underflow

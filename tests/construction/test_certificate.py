@@ -121,6 +121,17 @@ def test_the_bound_holds_however_far_the_query(distance: float, dtype: torch.dty
     assert gap <= bound
 
 
+def test_the_bound_allows_for_rounding() -> None:
+    # So many hinges that in float32 they err by less than the arithmetic does.
+    problem = problem_of(0, "uniform", 24, 2, 0.5, 0.1)
+    fine, finest = (
+        gap_and_bound(construction(problem, segments=8192, alpha_range=10.0, dtype=dtype), problem)
+        for dtype in (torch.float32, torch.float64)
+    )
+    assert fine[0].max() > finest[1].max()
+    assert (fine[0] <= fine[1]).all()
+
+
 @each_product
 def test_the_bound_is_not_absurd(product: str) -> None:
     ratios = []

@@ -1,0 +1,153 @@
+"""Bench: the construction's figures and this machine's times, printed as plain tables."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib.metadata import version
+
+import numpy as np
+import torch
+
+from krrviz.construction.transformer import predict
+from krrviz.construction.weights import Construction, build
+from krrviz.fan import curve, fan
+from krrviz.settings import Settings
+from krrviz.solvers import richardson
+from krrviz.tasks import sample
+from krrviz.trajectory import record
+from krrviz.trust import trust
+
+RUNS = 7
+
+# N, product, hinges per side m, and the gaps once found by an independent implementation, in
+# float64 and float32 (its float32 masked the sink less precisely than this one).
+FIGURES = [
+    (64, "plain", 128, 7.8e-3, 8.0e-3),
+    (64, "plain", 512, 5.7e-4, 1.5e-3),
+    (64, "balanced", 64, 2.6e-3, 3.3e-3),
+    (64, "balanced", 128, 6.6e-4, 1.6e-3),
+    (64, "balanced", 512, 3.0e-5, 1.5e-3),
+    (256, "plain", 512, 2.8e-3, 3.4e-3),
+    (256, "balanced", 128, 2.7e-3, 2.9e-3),
+    (256, "balanced", 512, 1.5e-4, 1.8e-3),
+]
+GP = Settings(data="gp", d=2, bandwidth=0.5, ridge=0.1, device="cpu", queries=8)
+
+
+def main() -> None:
+    """Print everything; about a minute on two cores."""
+    # First, while this process is small: a child's peak starts at its parent's size.
+    seconds, mebibytes = measured_large()
+    for line in (*machine(), "", *figures(), "", *page(), "", *growth(), ""):
+        print(line, flush=True)
+    print(
+        f"N=2048, one prompt, 64 steps: {seconds:.2f} s, "
+        f"{mebibytes:.0f} MiB at the peak beyond the interpreter and its imports"
+    )
+
+
+def machine() -> list[str]:
+    """What these times were taken on."""
+    names = ", ".join(f"{name} {version(name)}" for name in ("krrviz", "torch", "numpy", "scipy"))
+    return [
+        f"{platform.processor() or platform.machine()}, {platform.system()}, "
+        f"{os.cpu_count()} CPUs, {torch.get_num_threads()} threads",
+        f"python {platform.python_version()}, {names}",
+    ]
+
+
+# -- figures ----------------------------------------------------------------------------------
+
+
+def gap(settings: Settings) -> float:
+    """max over queries |transformer − Richardson| at the last step, geometric mean of prompts."""
+    problem, c = sample(settings), Construction.from_settings(settings)
+    answer = predict(build(c), problem).predictions[-1].double()
+    solver = partial(richardson, operator="preconditioned", step=torch.tensor(c.step))
+    same = record("richardson", solver, problem, c.steps).predictions[-1]
+    return float((answer - same).abs().amax(-1).log().mean().exp())
+
+
+def figures() -> Iterator[str]:
+    """The construction's gap to Richardson, and its ratio to the expected figure."""
+    yield "gap to Richardson after 24 steps, 16 prompts (expected; ratio)"
+    yield f"{'N':>5} {'product':>9} {'m':>4} {'float64':^27} {'float32':^27}"
+    for n, product, m, *expected in FIGURES:
+        settings = GP.but(n=n, product=product, segments=m, steps=24)
+        cells = [
+            f"{found:.2e} ({want:.1e}; {found / want:5.2f})"
+            for dtype, want in zip(("float64", "float32"), expected, strict=True)
+            for found in [gap(settings.but(dtype=dtype))]
+        ]
+        yield f"{n:>5} {product:>9} {m:>4} " + " ".join(f"{cell:^27}" for cell in cells)
+
+
+# -- times ------------------------------------------------------------------------------------
+
+
+def warm(call: Callable[[], object], runs: int = RUNS) -> float:
+    """Seconds of one call: the median of ``runs``, after one that does not count."""
+    call()
+    taken = []
+    for _ in range(runs):
+        started = time.perf_counter()
+        call()
+        taken.append(time.perf_counter() - started)
+    return statistics.median(taken)
+
+
+def page() -> Iterator[str]:
+    """What the first page computes."""
+    yield f"first page, default settings, median of {RUNS} warm runs"
+    for name, call in (("fan", fan), ("trust", trust), ("curve", curve)):
+        yield f"{name:>8} {1e3 * warm(partial(call, Settings())):8.1f} ms"
+
+
+def growth() -> Iterator[str]:
+    """How the transformer's time grows with N and with the steps: t ∝ x^exponent."""
+    for title, change, values in (
+        ("N (one prompt, 32 steps)", lambda n: {"n": n}, [128, 256, 512, 1024, 2048]),
+        ("steps (one prompt, N=256)", lambda t: {"n": 256, "steps": t}, [16, 32, 64, 128, 256]),
+    ):
+        yield f"time against {title}"
+        times = [warm(forward(**change(value)), runs=3) for value in values]
+        yield "".join(f"{value:>10}" for value in values)
+        yield "".join(f"{1e3 * t:>7.1f} ms" for t in times)
+        exponent = np.polyfit(np.log(values), np.log(times), 1)[0]
+        yield f"   exponent {exponent:.2f}"
+
+
+def forward(n: int, steps: int = 32) -> Callable[[], object]:
+    """``predict`` on one prompt, everything else made beforehand."""
+    settings = GP.but(prompts=1, n=n, steps=steps)
+    return partial(predict, build(Construction.from_settings(settings)), sample(settings))
+
+
+def large() -> None:
+    """Print seconds and peak MiB beyond what was there before; run in a process of its own."""
+    import resource
+
+    def peak() -> float:
+        unit = 2**20 if sys.platform == "darwin" else 2**10
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+
+    before, started = peak(), time.perf_counter()
+    forward(n=2048, steps=64)()
+    print(time.perf_counter() - started, peak() - before)
+
+
+def measured_large() -> tuple[float, float]:
+    """What ``large`` prints. On Windows, which keeps no such peak, (nan, nan)."""
+    if sys.platform == "win32":
+        return np.nan, np.nan
+    code = "from krrviz.bench import large; large()"
+    output = subprocess.check_output([sys.executable, "-c", code], text=True)
+    seconds, mebibytes = map(float, output.split())
+    return seconds, mebibytes
