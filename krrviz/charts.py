@@ -172,8 +172,8 @@ def prediction(
             step=_last(curve), hidden=[], low=low - margin, high=high + margin,
         ),
         {"curves": curve, "exact": exact, "data": data},
-        f"Prediction: {len(data)} context points, exact KRR, and the transformer at each step. "
-        "Largest distance from exact KRR: "
+        f"Prediction over the data: {len(data)} context points, exact KRR, and the transformer at "
+        "each step. Largest distance from exact KRR: "
         f"{_sampled(gap.groupby('step', as_index=False)['error'].max())}.",
     )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import TypeVar
 
 import torch
 
-from krrviz.settings import Settings, SettingsError
+from krrviz.settings import Settings, SettingsError, shown
 
 Result = TypeVar("Result")
 
@@ -22,10 +23,22 @@ CHUNK_BYTES = 2**28
 
 
 def max_memory() -> float:
-    """Bytes one picture may take: ``KRRVIZ_MAX_MEMORY`` (in GiB), or half the machine's."""
+    """Bytes one picture may take: ``KRRVIZ_MAX_MEMORY`` (in GiB), or half the machine's.
+
+    Raises
+    ------
+    SettingsError
+        The variable is not a number above 0.
+    """
     named = os.environ.get("KRRVIZ_MAX_MEMORY")
     if named:
-        return float(named) * 2**30
+        try:
+            gib = float(named)
+        except ValueError:
+            gib = 0.0
+        if not 0 < gib < math.inf:
+            raise SettingsError(f"KRRVIZ_MAX_MEMORY={shown(named)} must be GiB above 0, like 8")
+        return gib * 2**30
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2
     except (AttributeError, ValueError, OSError):  # no sysconf, as on Windows
@@ -120,29 +133,37 @@ def check(settings: Settings, prefixes: int) -> None:
     ------
     SettingsError
     """
-    cost = estimate(settings, prefixes)
-    if cost.bytes > max_memory():
-        fits = next(
-            (
-                n
-                for n in range(settings.n, 1, -max(1, settings.n // 64))
-                if estimate(settings.but(n=n), prefixes).bytes <= max_memory()
-            ),
-            2,
-        )
-        raise SettingsError(
-            f"n={settings.n} with steps={settings.steps} needs about {cost.bytes / 2**30:.1f} GiB "
-            f"but {max_memory() / 2**30:.1f} GiB are allowed; n up to about {fits} fits",
-            "n",
-            "steps",
-            "queries",
-        )
-    if cost.seconds > MAX_SECONDS:
-        raise SettingsError(
-            f"steps={settings.steps} with n={settings.n} and prompts={settings.prompts} would take "
-            f"about {cost.seconds:.0f} s but {MAX_SECONDS:.0f} s are allowed; "
-            f"steps up to about {int(settings.steps * MAX_SECONDS / cost.seconds)} fit",
-            "steps",
-            "n",
-            "prompts",
-        )
+    cost, memory = estimate(settings, prefixes), max_memory()
+
+    def fits(other: Settings) -> bool:
+        lower = estimate(other, prefixes)
+        return lower.bytes <= memory and lower.seconds <= MAX_SECONDS
+
+    if fits(settings):
+        return
+    short = cost.bytes > memory
+    wanted = (
+        f"need about {cost.bytes / 2**30:.1f} GiB but {memory / 2**30:.1f} GiB are allowed"
+        if short
+        else f"would take about {cost.seconds:.0f} s but {MAX_SECONDS:.0f} s are allowed"
+    )
+    names = ("n", "steps") if short else ("steps", "prompts", "n")
+    raise SettingsError(
+        f"n={settings.n}, steps={settings.steps}, prompts={settings.prompts} {wanted}"
+        + _instead(settings, names, fits),
+        *names,
+        *("queries", "segments", "data"),
+    )
+
+
+def _instead(settings: Settings, names: tuple[str, ...], fits: Callable[[Settings], bool]) -> str:
+    """The first of ``names`` that can be lowered until the settings fit, and how far."""
+    for name in names:
+        low, high = {"n": 2, "prompts": 1, "steps": 0}[name], getattr(settings, name)
+        if not fits(settings.but(**{name: low})):
+            continue
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(settings.but(**{name: middle})) else (low, middle)
+        return f"; {name} up to {low} fits"
+    return "; make several of them smaller"

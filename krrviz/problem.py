@@ -19,9 +19,8 @@ def gaussian_kernel(
     a: Float[Tensor, "*batch M d"], b: Float[Tensor, "*batch N d"], bandwidth: float
 ) -> Float[Tensor, "*batch M N"]:
     """exp(−‖a_i − b_j‖²/2σ²), from the differences themselves: nothing cancels."""
-    scale = math.sqrt(2) * bandwidth
-    distance = torch.cdist(a / scale, b / scale, compute_mode="donot_use_mm_for_euclid_dist")
-    return distance.square_().neg_().exp_()
+    distance = torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist")
+    return distance.div_(math.sqrt(2) * bandwidth).square_().neg_().exp_()
 
 
 @dataclass(frozen=True, eq=False)

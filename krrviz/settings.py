@@ -6,13 +6,12 @@ and the link reader all speak from this one table.
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Self
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode
 
 LINK_VERSION = "1"
 MAX_N = int(os.environ.get("KRRVIZ_MAX_N", 16384))
@@ -85,7 +84,8 @@ class Number:
         # Python's own parsers also take "1_000", " 1" and other alphabets' digits.
         if self.whole and re.fullmatch(r"[+-]?[0-9]{1,20}", text):
             return int(text)
-        if not self.whole and re.fullmatch(r"[+-]?[0-9.]{1,40}([eE][+-]?[0-9]{1,4})?", text):
+        digits = r"[+-]?([0-9]{1,40}\.?[0-9]{0,40}|\.[0-9]{1,40})([eE][+-]?[0-9]{1,4})?"
+        if not self.whole and re.fullmatch(digits, text):
             return float(text)
         raise ValueError(f"must be {self.allowed}")
 
@@ -94,7 +94,7 @@ class Number:
             return value
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise ValueError(f"must be {self.allowed}")
-        if not (math.isfinite(value) and self.low <= value <= self.high):
+        if not self.low <= value <= self.high:  # which no NaN and no infinity is
             raise ValueError(f"must be {self.allowed}")
         if self.whole and value != int(value):
             raise ValueError(f"must be {self.allowed}")
@@ -178,7 +178,8 @@ class Record:
             try:
                 return cls(**values), tuple(problems)
             except SettingsError as error:
-                problems.append(f"{error}.")
+                if f"{error}." not in problems:
+                    problems.append(f"{error}.")
                 # Drop the first key to blame that the link itself named; defaults alone are fine.
                 del values[next(name for name in error.fields if name in values)]
 
@@ -230,10 +231,14 @@ class Record:
 
 def _pairs(text: str) -> dict[str, list[str]]:
     """Query string, ``?``-prefixed query or whole link -> key -> values."""
-    text = text.strip()
-    # A bare query has no "?" of its own: only what stands before the first "=" can tell.
-    head = text.partition("=")[0]
-    query = urlsplit(text).query if "?" in head else text.split("#")[0]
+    head, mark, tail = text.strip().partition("?")
+    if mark and (not head or "://" in head or head.startswith("/")):
+        query = tail
+    elif "://" in text.partition("=")[0]:
+        query = ""  # a link without a query
+    else:
+        query = text.strip()
+    query = query.partition("#")[0]
     pairs: dict[str, list[str]] = {}
     for key, value in parse_qsl(query, keep_blank_values=True):
         pairs.setdefault(key, []).append(value)
@@ -307,7 +312,7 @@ class Settings(Record):
         PROBLEM,
     )
     n: int = setting(
-        64,
+        min(64, MAX_N),
         Number(2, MAX_N, whole=True),
         "Context length N",
         "Labelled tokens in a prompt. The transformer has this many context slots.",
@@ -497,23 +502,30 @@ class Settings(Record):
         return replace(self, **changes)
 
     def but_data(self, data: str) -> Settings:
-        """These settings on another data set, with that set's bandwidth and as much N as fits."""
-        rows = DATASETS[data].rows if data in DATASETS else None
-        room = self.n if rows is None else max(2, min(self.n, rows - self.queries))
-        reference = "krr" if self.reference == "noiseless" else self.reference
-        return replace(self, data=data, bandwidth=None, n=room, reference=reference)
+        """These settings on another data set, with its bandwidth and as many rows as it has."""
+        rows = DATASETS[data].rows or self.n + self.queries
+        queries = min(self.queries, max(rows // 4, rows - self.n))
+        return replace(
+            self,
+            data=data,
+            bandwidth=DATASETS[data].bandwidth,
+            n=min(self.n, rows - queries),
+            queries=queries,
+            reference="krr" if self.reference == "noiseless" else self.reference,
+        )
 
 
 def check_rows(n: int, queries: int, rows: int, name: str) -> None:
     """Raise :class:`SettingsError` unless a prompt and its queries fit into ``rows`` rows."""
     if n + queries > rows:
+        allowed = [
+            *([f"n 2 to {rows - queries} with these queries"] if rows - queries >= 2 else []),
+            *([f"queries 1 to {rows - n} with this n"] if rows - n >= 1 else []),
+        ]
         raise SettingsError(
             f"n={n} with queries={queries} needs {n + queries} rows but {name} has {rows}; "
-            f"allowed: n 2 to {max(2, rows - queries)} with these queries, or queries 1 to "
-            f"{max(1, rows - n)} with this n",
-            "n",
-            "queries",
-            "data",
+            f"allowed: {', or '.join(allowed) or f'n + queries up to {rows}'}",
+            *("n", "queries", "data"),
         )
 
 
@@ -564,16 +576,16 @@ PRESETS: Mapping[str, Preset] = {
         "High-dimensional",
         "Ten inputs of 442 patients: row sums are nearly equal, so the preconditioner is nearly "
         "one number.",
-        Settings(data="diabetes", n=256, prompts=4),
+        Settings(data="diabetes", n=min(256, MAX_N), prompts=4),
     ),
     "clumped": Preset(
         "Clumped inputs",
         "Crowds and loners: row sums differ widely, which is what D⁻¹ answers.",
-        Settings(data="gp", inputs="clumped", n=96),
+        Settings(data="gp", inputs="clumped", n=min(96, MAX_N)),
     ),
     "one_dimensional": Preset(
         "One-dimensional picture",
         "A single Gaussian process draw: watch the fitted curve itself.",
-        Settings(data="gp", d=1, bandwidth=0.3, n=40, prompts=8),
+        Settings(data="gp", d=1, bandwidth=0.3, n=min(40, MAX_N), prompts=8),
     ),
 }

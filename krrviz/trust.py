@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import partial
 
@@ -65,7 +66,7 @@ def trust(settings: Settings, table: Table | None = None) -> list[Check]:
     )
     gap = (answer.double() - same.predictions[-1]).abs()
     bound = product_bound(c, problem, states)
-    worst = (gap / bound).argmax()
+    worst = torch.where(gap == 0, 0, gap / bound).nan_to_num(nan=torch.inf).argmax()
     return [
         Check(
             "transformer = Richardson",
@@ -83,7 +84,7 @@ def trust(settings: Settings, table: Table | None = None) -> list[Check]:
         *checks,
         Check(
             "range of α",
-            float(states.abs().max()),
+            float(states.abs().max().nan_to_num(nan=math.inf)),
             c.r_alpha,
             "Largest |α| met; the products are made for |α| up to R = "
             f"{c.r_alpha:.3g}. Beyond it the product bound no longer holds.",
@@ -102,22 +103,20 @@ def attention_gap(model: Transformer, problem: Problem) -> float:
 
     D⁻¹K is taken from squared distances by log-sum-exp, sharing no code with attention.
     """
-    X = problem.X
+    X, used = problem.X, problem.used
     logits = -(X[..., :, None, :] - X[..., None, :, :]).square().sum(-1) / (
         2 * problem.bandwidth**2
     )
-    logits = logits.masked_fill(~problem.used[..., None, :], -torch.inf)
-    expected = (logits - logits.logsumexp(-1, keepdim=True)).exp()
-    context = slice(1, 1 + problem.n_max)
-    worst = 0.0
+    logits = logits.masked_fill(~used[..., None, :], -torch.inf)
+    expected = (logits - logits.logsumexp(-1, keepdim=True)).exp()[used]
+    stream, context, worst = model.embed(problem), slice(1, 1 + problem.n_max), 0.0
     for attention in {block.attention for block in model.blocks[1:-1]}:
         if attention.idle:
             continue
-        # No block writes what these heads read for their patterns: before the first block they
-        # attend as they do at their own place.
-        assert model.constant(attention), "an update's pattern depends on the iteration"
-        rows = attention.pattern(model.embed(problem))[..., context, :][problem.used.to(model.weight.device)].cpu().double()
-        full = torch.zeros_like(rows)
-        full[..., context] = expected[problem.used]
-        worst = max(worst, float((rows - full).abs().max()))
+        # What no block writes is before the first block what it is at this head's own place.
+        if not model.constant(attention):
+            return math.inf
+        rows = attention.pattern(stream)[..., context, :].cpu().double()[used]
+        rows[..., context] -= expected
+        worst = max(worst, float(rows.abs().max().nan_to_num(nan=math.inf)))
     return worst

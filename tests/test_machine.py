@@ -76,7 +76,7 @@ def test_what_is_suggested_instead_fits(case: str, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("KRRVIZ_MAX_MEMORY", str(ROOM.get(case, 64)))
     with pytest.raises(SettingsError) as caught:
         check(settings, PREFIXES)
-    suggested = re.search(r"(n|steps) up to about (\d+) fits?", str(caught.value))
+    suggested = re.search(r"(n|steps|prompts) up to (\d+) fits", str(caught.value))
     assert suggested
     check(settings.but(**{suggested[1]: int(suggested[2])}), PREFIXES)
 

@@ -15,7 +15,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-NOT_RUN = re.compile(r"(\w+=\S* )*(git|cd|make|uv|pip|streamlit|apt-get|python3? -m (pip|venv)|\.|source) ")
+NOT_RUN = re.compile(
+    r"(\w+=\S* )*(git|cd|make|uv|pip|streamlit|apt-get|python3? -m (pip|venv)|\.|source) "
+)
 
 TEXT = README.read_text(encoding="utf-8") if README.exists() else ""
 

@@ -24,7 +24,7 @@ Pattern = Float[Tensor, "*batch tokens tokens"]
 
 def fixed(weight: Tensor) -> nn.Parameter:
     """A weight that is set, not trained."""
-    return nn.Parameter(weight, requires_grad=False)
+    return nn.Parameter(weight.contiguous(), requires_grad=False)
 
 
 class Attention(nn.Module):

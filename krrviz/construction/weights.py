@@ -235,7 +235,7 @@ def product(c: Construction, u: str, v: str, r: float, writes: Tensor) -> Units:
     g = c.balance(r)
     h = (g + r / g) / c.segments
     knots = torch.arange(c.segments, dtype=torch.float64)
-    slopes = torch.where(knots == 0, h, 2 * h) / 4
+    slopes = h * (2 - (knots == 0).double()) / 4
     row = c.slots.row
     parts = [
         Units((side * s).expand(c.segments, -1), -h * knots, (sign * slopes)[:, None] * writes)
