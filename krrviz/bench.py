@@ -42,15 +42,12 @@ GP = Settings(data="gp", d=2, bandwidth=0.5, ridge=0.1, device="cpu", queries=8)
 
 
 def main() -> None:
-    """Print everything; about a minute on two cores."""
-    # First, while this process is small: a child's peak starts at its parent's size.
-    seconds, mebibytes = measured_large()
-    for line in (*machine(), "", *figures(), "", *page(), "", *growth(), ""):
+    """Print everything; about half a minute on two cores."""
+    # Measured first, while this process is small: a child's peak starts at its parent's size.
+    alone = "from krrviz.bench import large; large()"
+    last = subprocess.check_output([sys.executable, "-c", alone], text=True)
+    for line in (*machine(), "", *figures(), "", *page(), "", *growth(), "", last):
         print(line, flush=True)
-    print(
-        f"N=2048, one prompt, 64 steps: {seconds:.2f} s, "
-        f"{mebibytes:.0f} MiB at the peak beyond the interpreter and its imports"
-    )
 
 
 def machine() -> list[str]:
@@ -131,23 +128,20 @@ def forward(n: int, steps: int = 32) -> Callable[[], object]:
 
 
 def large() -> None:
-    """Print seconds and peak MiB beyond what was there before; run in a process of its own."""
-    import resource
-
-    def peak() -> float:
-        unit = 2**20 if sys.platform == "darwin" else 2**10
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
-
+    """Print seconds and peak memory of a large prompt; run in a process of its own."""
     before, started = peak(), time.perf_counter()
     forward(n=2048, steps=64)()
-    print(time.perf_counter() - started, peak() - before)
+    print(
+        f"N=2048, one prompt, 64 steps: {time.perf_counter() - started:.2f} s with its weights, "
+        f"{peak() - before:.0f} MiB at the peak beyond the interpreter and its imports"
+    )
 
 
-def measured_large() -> tuple[float, float]:
-    """What ``large`` prints. On Windows, which keeps no such peak, (nan, nan)."""
+def peak() -> float:
+    """The most memory that this process has held, in MiB; Windows keeps no such figure."""
     if sys.platform == "win32":
-        return np.nan, np.nan
-    code = "from krrviz.bench import large; large()"
-    output = subprocess.check_output([sys.executable, "-c", code], text=True)
-    seconds, mebibytes = map(float, output.split())
-    return seconds, mebibytes
+        return np.nan
+    import resource
+
+    unit = 2**20 if sys.platform == "darwin" else 2**10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit

@@ -26,6 +26,7 @@ CURVES = 33
 
 
 KEYS = ["method", "title"]
+OVERFLOW = 1e300  # what frames write for an error beyond all numbers
 
 
 NARROW, WIDE = 2.0, 4.5  # the transformer retraces its solver: wide, it shows beneath the dashes
@@ -207,7 +208,7 @@ def _exits(frame: pd.DataFrame, domain: Domain) -> pd.DataFrame:
             beyond = _column(rows, "step")[error < edge if arrow == "↓" else error > edge]
             power = (
                 f"to {far:.0e}".replace("e+", "e").replace("e-0", "e-")
-                if math.isfinite(far)
+                if far < OVERFLOW
                 else "overflows"
             )
             if len(beyond):
@@ -230,7 +231,7 @@ def _once(draw: Callable[..., Layers]) -> Callable[..., dict[str, Any]]:
 NOW = "datum.step == step"
 VISIBLE = "indexof(hidden, datum.method) < 0"
 # An error that is no number has overflowed; zero has no logarithm.
-SHOWN = "isValid(datum.error) ? clamp(datum.error, 1e-300, 1e300) : 1e300"
+SHOWN = f"isValid(datum.error) ? clamp(datum.error, 1e-300, {OVERFLOW}) : {OVERFLOW}"
 
 
 def _table(name: str) -> alt.Chart:
@@ -267,7 +268,7 @@ def _fan(title: str, domain: Domain, against: str) -> Layers:
     curves = _table("curves").transform_calculate(shown=SHOWN).encode(x, y)
     now = curves.transform_filter(NOW)
     arrow = f"(datum.shown < {low} ? '  ↓ ' : datum.shown > {high} ? '  ↑ ' : '')"
-    power = "datum.shown >= 1e300 ? 'overflow' : replace(format(datum.shown, '.0e'), '+', '')"
+    power = f"datum.shown < {OVERFLOW} ? replace(format(datum.shown, '.0e'), '+', '') : 'overflow'"
     end = (
         now.transform_joinaggregate(last="max(n)")
         .transform_filter("datum.n == datum.last")
@@ -285,7 +286,8 @@ def _fan(title: str, domain: Domain, against: str) -> Layers:
         .encode(detail="step:N", color=alt.Color("step:Q", title="step t")),
         now.mark_line(clip=True, style="now", strokeWidth=3),
         now.mark_point(clip=True, style="now", filled=True, size=22, opacity=1).encode(tooltip=tip),
-        *_written(edges, domain, "note", align="left"),
+        # A narrow facet has room for the current step's label alone.
+        *_written(edges, domain, "note", align="left", opacity=alt.ExprRef("width > 160 ? 1 : 0")),
         *_written(end, domain, "now", align="right", fontWeight="bold"),
         title=title,
         usermeta={"row": "facets", "tables": ["curves"], "hover": {"x": "n", "y": "error"}},

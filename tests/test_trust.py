@@ -10,6 +10,7 @@ import torch
 
 from krrviz import PRESETS, Settings, Transformer, build, solvers
 from krrviz.settings import DATASETS
+from krrviz.tables import parse_csv
 from krrviz.trust import Check, trust
 
 TRANSFORMER, ATTENTION, DIRECT, RANGE = (
@@ -134,6 +135,16 @@ def test_keys_that_lose_their_mask_are_seen(monkeypatch: pytest.MonkeyPatch) -> 
     assert ATTENTION in failing(SMALL)
 
 
+def test_a_block_that_writes_what_attention_reads_is_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def edit(model: Transformer) -> None:
+        model.blocks[1].mlp.w_2[model.slots.index["x1"], 0] = 1e-12
+
+    sabotage(monkeypatch, edit)
+    assert failing(SMALL) == [ATTENTION]
+
+
 def test_a_model_of_nans_fails_all_that_is_checked_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     sabotage(monkeypatch, lambda model: model.blocks[1].attention.w_q.fill_(math.nan))
     assert failing(SMALL) == [TRANSFORMER, ATTENTION, RANGE]
@@ -149,6 +160,15 @@ def test_a_query_far_from_all_data_hides_no_failure(monkeypatch: pytest.MonkeyPa
 
 def test_a_ridge_below_rounding_fails_the_direct_solve() -> None:
     assert failing(SMALL.but(ridge=1e-12)) == [DIRECT]
+
+
+@pytest.mark.xfail(reason="nothing checks |y| against label_bound", strict=True)
+def test_a_label_beyond_its_bound_is_seen_where_no_query_is_near() -> None:
+    # The product u·y is then wrong, and with it α at that point and any curve drawn past it.
+    rows = [f"{x / 100},{math.sin(x)}" for x in range(100)] + ["9,50"]
+    table = parse_csv("\n".join(["x,y", *rows]).encode(), "outlier.csv")
+    assert table.y[-1] > 2 * SMALL.label_bound
+    assert [c for c in trust(SMALL.but(data="csv", bandwidth=0.3, n=93), table) if not c.passed]
 
 
 def test_an_iterate_beyond_the_range_is_seen() -> None:

@@ -406,7 +406,7 @@ function button(textContent, onclick = null) {
 
 function readable(value) {
   if (value === undefined) return "";
-  if (value === null) return "overflows";
+  if (value === null || value >= 1e300) return "overflow";
   const small = value !== 0 && (value < 1e-3 || value >= 1e4);
   return (small ? value.toExponential(1) : value.toPrecision(2)).replace("e+", "e");
 }
