@@ -12,14 +12,14 @@ from krrviz.problem import Problem
 
 def product_bound(
     c: Construction, problem: Problem, alpha: Float[Tensor, "times *batch N"]
-) -> Float[Tensor, "*batch Q"]:
-    """How far the transformer's answer may lie from Richardson's at the same step.
+) -> Float[Tensor, "times *batch Q"]:
+    """How far the transformer's answer may lie from Richardson's, at every step.
 
     One update of the transformer is Richardson's plus a perturbation e of α, from the products'
     hinges: |e_i| ≤ η(λe_p + e_b), e_p and e_b the product errors of u·α and u·y. The difference
-    δ obeys δ_{t+1} = Mδ_t + e_t with M = I − ηD⁻¹A, so the answer k_*ᵀδ_T differs by at most
+    δ obeys δ_{t+1} = Mδ_t + e_t with M = I − ηD⁻¹A, so the answer k_*ᵀδ_t differs by at most
 
-        η(λe_p + e_b) Σ_{τ<T} ‖(Mᵀ)^τ k_*‖₁,
+        η(λe_p + e_b) Σ_{τ<t} ‖(Mᵀ)^τ k_*‖₁,
 
     and no smaller bound holds for every e of that size. To it come the rounding of attention
     and the answer (an allowance, not a proof: 100 + B²/σ² units in the last place of the
@@ -27,11 +27,12 @@ def product_bound(
 
     Parameters
     ----------
-    problem : in float64; alpha : the transformer's states on it. The bound holds while |α| ≤ R.
+    problem : in float64; alpha : the transformer's states on it. The bound holds while |α| ≤ R
+        and |y| is within the label bound.
 
     Returns
     -------
-    (..., Q) : the bound at each query
+    (steps+1, ..., Q) : the bound at each step and query
     """
     hinge = c.ridge * c.product_error(c.r_alpha) + c.product_error(c.label_bound)
     largest = alpha.abs().amax(-1).amax(0)[..., None].double()
@@ -40,12 +41,12 @@ def product_bound(
     # g ← Mᵀg = g − ηA D⁻¹g, for every query at once
     g = problem.k_query
     A = problem.K + torch.diag_embed(problem.r.expand(problem.y.shape))
-    total = torch.zeros_like(g[..., 0])
+    sums = [torch.zeros_like(g[..., 0])]
     for _ in range(c.steps):
-        total = total + g.abs().sum(-1)
+        sums.append(sums[-1] + g.abs().sum(-1))
         g = g - c.step * (g / problem.degree[..., None, :]) @ A
     delta, level = LEVELS[c.dtype]
     reach = problem.k_query.sum(-1) * largest  # ≥ |f|
     # Read-out weights are K/(D + S): below the smallest normal number they lose their digits.
     underflow = c.n_max * largest * level * torch.finfo(c.dtype).tiny
-    return size * total + reach * (ulp + delta + c.n_max / level) + underflow
+    return size * torch.stack(sums) + reach * (ulp + delta + c.n_max / level) + underflow

@@ -36,8 +36,11 @@ class Attention(nn.Module):
     def __init__(self, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_o: Tensor) -> None:
         super().__init__()
         self.w_q, self.w_k, self.w_v, self.w_o = (fixed(w) for w in (w_q, w_k, w_v, w_o))
-        # An idle head writes nothing, whatever it attends to.
-        self.idle = not bool(w_v.any() and w_o.any())
+
+    @property
+    def idle(self) -> bool:
+        """Whether it writes nothing, whatever it attends to."""
+        return not bool(self.w_v.any() and self.w_o.any())
 
     def pattern(self, stream: Stream) -> Pattern:
         """The attention weights; rows (queries) sum to 1."""

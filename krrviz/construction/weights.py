@@ -43,7 +43,8 @@ class Construction:
     Raises
     ------
     SettingsError
-        An update rule, sink level, ridge scale, range or precision that is not available yet.
+        An update rule, sink level, ridge scale, range or precision that is not available yet,
+        or a number that is out of range.
     """
 
     d: int
@@ -80,11 +81,18 @@ class Construction:
                     + ", ".join(str(v) for v in available),
                     name,
                 )
-        if isinstance(self.alpha_range, str) and self.alpha_range != "calibrated":
+        for name, least in (("d", 1), ("n_max", 1), ("steps", 0), ("segments", 1)):
+            if getattr(self, name) < least:
+                raise SettingsError(f"{name}={getattr(self, name)} must be at least {least}", name)
+        if self.alpha_range == "certified":
             raise SettingsError(
-                f"alpha_range={self.alpha_range} is not available yet; use calibrated or a number",
+                "alpha_range=certified is not available yet; use calibrated or a number",
                 "alpha_range",
             )
+        for name in ("bandwidth", "ridge", "input_bound", "label_bound", "alpha_range"):
+            value = getattr(self, name)
+            if value != "calibrated" and not 0 < value < math.inf:
+                raise SettingsError(f"{name}={value} must be a finite number above 0", name)
 
     @classmethod
     def from_settings(cls, settings: Settings, table: Table | None = None) -> Construction:
@@ -182,7 +190,6 @@ def idle(c: Construction) -> Attention:
     """A head whose value matrix is 0: it adds nothing."""
     head = attention(c, "alpha", "z")
     head.w_v.zero_()
-    head.idle = True
     return head
 
 
