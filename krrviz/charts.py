@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
 import altair as alt
@@ -155,10 +155,11 @@ def prediction(
     exact: pd.DataFrame,
     data: pd.DataFrame,
     *,
+    series: str,
     x_title: str,
     y_title: str,
 ) -> Figure:
-    """Draw the transformer's predictions over data of one input, in the data's own units.
+    """Draw a method's predictions over data of one input, in the data's own units.
 
     `curve` holds step, x, prediction; `exact` x, prediction (exact KRR); `data` x, y.
     """
@@ -169,11 +170,11 @@ def prediction(
     gap["error"] = (gap["prediction"] - gap["prediction_exact"]).abs()
     return Figure(
         _prediction(
-            x_title, y_title,
+            series, x_title, y_title,
             step=_last(curve), hidden=[], low=low - margin, high=high + margin,
         ),
         {"curves": curve, "exact": exact, "data": data},
-        f"Prediction over the data: {len(data)} context points, exact KRR, and the transformer at "
+        f"Prediction over the data: {len(data)} context points, exact KRR, and {series.lower()} at "
         "each step. Largest distance from exact KRR: "
         f"{_sampled(gap.groupby('step', as_index=False)['error'].max())}.",
     )  # fmt: skip
@@ -219,7 +220,7 @@ def _exits(frame: pd.DataFrame, domain: Domain) -> pd.DataFrame:
 
 def _once(draw: Callable[..., Layers]) -> Callable[..., dict[str, Any]]:
     """Build a chart once for each set of positional arguments; named ones become parameters."""
-    built = cache(lambda *arguments: draw(*arguments).to_dict())
+    built = lru_cache(64)(lambda *arguments: draw(*arguments).to_dict())
 
     def spec(*arguments: Any, **params: Any) -> dict[str, Any]:
         values = [{"name": name, "value": value} for name, value in params.items()]
@@ -349,12 +350,12 @@ def _steps(domain: Domain, against: str, methods: tuple[tuple[str, str], ...]) -
 
 
 @_once
-def _prediction(x_title: str, y_title: str) -> Layers:
+def _prediction(series: str, x_title: str, y_title: str) -> Layers:
     point, krr = STYLES["transformer"], STYLES["preconditioned_richardson"]
     looks = {
         "data": {"title": "context points", "color": "#7f7f7f", "shape": point.shape},
         "exact": {"title": "exact KRR", "color": krr.color, "dash": krr.dash, "width": 2.5},
-        "now": {"title": "Transformer at step t", "color": point.color, "width": 3},
+        "now": {"title": f"{series} at step t", "color": point.color, "width": 3},
         "past": {"title": "earlier steps", "color": "#e0a070", "width": 1},
     }
     scale = alt.Scale(domain=[alt.ExprRef("low"), alt.ExprRef("high")], nice=False, zero=False)

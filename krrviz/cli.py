@@ -13,7 +13,7 @@ from pathlib import Path
 
 from krrviz.fan import fan
 from krrviz.frames import fan_rows, step_rows
-from krrviz.settings import Settings, SettingsError
+from krrviz.settings import Settings, SettingsError, shown
 from krrviz.tables import TableError, read_csv
 from krrviz.trust import trust
 
@@ -64,11 +64,12 @@ def _run(options: argparse.Namespace) -> None:
     else:
         raise SettingsError("--target names a column of --csv FILE; no file was given")
     out = Path(options.out)
-    out.mkdir(parents=True, exist_ok=True)
+    if out.exists() and not out.is_dir():
+        raise SettingsError(f"--out {shown(out)} is a file; name a folder")
 
     started = time.perf_counter()
     result = fan(settings, table)
-    checks = trust(settings, table)
+    checks = trust(result, table)
     steps = step_rows(result)
     final = steps[steps.step == settings.steps]
     summary = {
@@ -84,6 +85,7 @@ def _run(options: argparse.Namespace) -> None:
         "versions": {"python": platform.python_version()}
         | {name: version(name) for name in VERSIONS},
     }
+    out.mkdir(parents=True, exist_ok=True)
     fan_rows(result).to_csv(out / "fan.csv", index=False)
     steps.to_csv(out / "trajectories.csv", index=False)
     for name, content in (("settings.json", asdict(settings)), ("summary.json", summary)):
@@ -102,6 +104,7 @@ def _told(summary: dict) -> str:
             f"(at most {check['tolerance']:.2e})"
             for check in summary["checks"]
         ),
+        *(f"  {c['name']}: {c['meaning']}" for c in summary["checks"] if not c["passed"]),
         *(f"note: {notice}" for notice in summary["notices"]),
         f"{summary['device']}, {summary['dtype']}, {summary['seconds']} s",
     ]

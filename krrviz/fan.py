@@ -21,6 +21,7 @@ from krrviz.tasks import dimension, sample, table_of
 from krrviz.trajectory import Trajectory
 
 PREFIXES = 12
+GRID = 101  # points a fitted curve is drawn through
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,8 +29,9 @@ class Fan:
     """Mean errors over prompts: ``errors[method]`` is (steps+1, len(counts)).
 
     ``scale`` is the root mean square of the reference at N, in standardised units: where it is
-    near 0 a relative error means nothing. ``device`` is where it was computed; ``notices`` tell
-    what went otherwise than asked for.
+    near 0 a relative error means nothing. ``residual`` is the largest relative residual of the
+    exact solves, ``device`` where the methods were computed; ``notices`` tell what went otherwise
+    than asked for.
     """
 
     settings: Settings
@@ -37,19 +39,20 @@ class Fan:
     counts: tuple[int, ...]
     errors: dict[str, Float[np.ndarray, "times prefixes"]]
     scale: float
+    residual: float
     device: str
     notices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """For d = 1: the first prompt's answers on a grid, in the data's own units.
+    """For d = 1: a method's answers to the first prompt on a grid, in the data's own units.
 
-    x (grid,); predictions[method] (steps+1, grid); exact (grid,); data_x, data_y (n,).
+    x (grid,); predictions (steps+1, grid); exact (grid,); data_x, data_y (n,).
     """
 
     x: Float[np.ndarray, " grid"]
-    predictions: dict[str, Float[np.ndarray, "times grid"]]
+    predictions: Float[np.ndarray, "times grid"]
     exact: Float[np.ndarray, " grid"]
     data_x: Float[np.ndarray, " n"]
     data_y: Float[np.ndarray, " n"]
@@ -84,8 +87,8 @@ def run_method(
 
 def reference(problem: Problem, name: str) -> Float[Tensor, "*batch Q"]:
     """What errors are measured against: krr, noiseless or labels."""
-    known = {"krr": lambda: problem.exact, "noiseless": lambda: problem.noiseless}
-    answer = known.get(name, lambda: problem.labels)()
+    answers = {"krr": problem.exact, "noiseless": problem.noiseless, "labels": problem.labels}
+    answer = answers[name]
     assert answer is not None, f"{name} is not known of this problem"
     return answer
 
@@ -93,10 +96,13 @@ def reference(problem: Problem, name: str) -> Float[Tensor, "*batch Q"]:
 def relative_error(
     predictions: Float[Tensor, "times *batch Q"], answer: Float[Tensor, "*batch Q"]
 ) -> Float[Tensor, "times *batch"]:
-    """‖f_t − f‖/‖f‖ over the queries; infinite where an iterate has overflowed."""
-    gap = (predictions.to(answer) - answer).norm(dim=-1)
-    size = answer.norm(dim=-1).clamp_min(torch.finfo(answer.dtype).tiny)
-    return (gap / size).nan_to_num(nan=torch.inf)
+    """‖f_t − f‖/‖f‖ over the queries; infinite where an iterate has overflowed.
+
+    0/0 where the reference is 0 at every query: such a prompt has no relative error.
+    """
+    gap = (predictions.to(answer) - answer).norm(dim=-1).nan_to_num(nan=torch.inf, posinf=torch.inf)
+    size = answer.norm(dim=-1)
+    return torch.where(size > torch.finfo(size.dtype).tiny, gap / size, torch.nan)
 
 
 def fan(
@@ -137,12 +143,13 @@ def _fan(
         method: torch.empty(settings.steps + 1, len(counts), settings.prompts, dtype=torch.float64)
         for method in settings.methods
     }
-    power = []
+    power, residual = [], 0.0
     for number, piece in enumerate(pieces):
         where = tuple(torch.tensor(axis) for axis in zip(*piece, strict=True))
         problem = full.pick(where)
         answer = reference(problem, settings.reference)
         power.append(answer[where[0] == len(counts) - 1].square().flatten())
+        residual = max(residual, float(problem.residual.max().nan_to_num(nan=torch.inf)))
         moved = problem.to(device, DTYPES[settings.dtype])
         for done, method in enumerate(settings.methods):
             progress((number + done / len(settings.methods)) / len(pieces))
@@ -152,14 +159,19 @@ def _fan(
         settings,
         full.X.shape[-1],
         tuple(counts),
-        {method: error.mean(-1).numpy() for method, error in errors.items()},
+        # Prompts without a relative error are left out; where no prompt has one it is shown as 0.
+        {
+            method: error.nanmean(-1).nan_to_num(nan=0, posinf=torch.inf).numpy()
+            for method, error in errors.items()
+        },
         float(torch.cat(power).mean().sqrt()),
+        residual,
         device.type,
     )
 
 
-def curve(settings: Settings, table: Table | None = None, points: int = 121) -> Curve:
-    """The first prompt's fitted curve at every step, for problems with one input.
+def curve(settings: Settings, method: str, table: Table | None = None) -> Curve:
+    """One method's fit of the first prompt at every step, for problems with one input.
 
     Raises
     ------
@@ -168,9 +180,9 @@ def curve(settings: Settings, table: Table | None = None, points: int = 121) -> 
     """
     if dimension(settings, table) != 1:
         raise ValueError(f"d={dimension(settings, table)}: a curve needs one input")
-    prompt = sample(settings.but(prompts=1), table)
-    low, high = float(prompt.X.min()), float(prompt.X.max())
-    grid = torch.linspace(low, high, points, dtype=torch.float64)
+    settings = settings.but(prompts=1, methods=(method,))
+    prompt = sample(settings, table)
+    grid = torch.linspace(float(prompt.X.min()), float(prompt.X.max()), GRID, dtype=torch.float64)
     problem = Problem(
         prompt.X,
         prompt.y,
@@ -181,11 +193,11 @@ def curve(settings: Settings, table: Table | None = None, points: int = 121) -> 
         settings.ridge_scale,
     )
 
-    def run(device: torch.device) -> dict[str, Trajectory]:
-        model, moved = compiled(settings, table, device), problem.to(device, DTYPES[settings.dtype])
-        return {method: run_method(method, settings, moved, model) for method in settings.methods}
+    def run(device: torch.device) -> Trajectory:
+        moved = problem.to(device, DTYPES[settings.dtype])
+        return run_method(method, settings, moved, compiled(settings, table, device))
 
-    runs, _ = on_device(settings, run)
+    taken, _ = on_device(settings, run)
     raw = None if settings.data == "gp" else table_of(settings, table)
 
     def own_x(x: Tensor) -> np.ndarray:
@@ -199,7 +211,7 @@ def curve(settings: Settings, table: Table | None = None, points: int = 121) -> 
 
     return Curve(
         x=own_x(grid),
-        predictions={name: own_y(run.predictions[:, 0].cpu()) for name, run in runs.items()},
+        predictions=own_y(taken.predictions[:, 0].cpu()),
         exact=own_y(problem.exact[0]),
         data_x=own_x(prompt.X[0, :, 0]),
         data_y=own_y(prompt.y[0]),

@@ -7,7 +7,7 @@ import pandas as pd
 
 from krrviz.fan import Curve, Fan, fan
 from krrviz.settings import Settings
-from krrviz.solvers import SOLVERS
+from krrviz.solvers import SOLVERS, Method
 from krrviz.spectrum import certified
 from krrviz.tables import Table
 
@@ -48,13 +48,13 @@ def step_rows(result: Fan) -> pd.DataFrame:
     return rows.drop(columns="n").reset_index(drop=True)
 
 
-def curve_rows(curve: Curve, method: str) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-    """One method's fitted curve by step, the exact answer, and the data.
+def curve_rows(curve: Curve) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """A method's fitted curve by step, the exact answer, and the data.
 
     Columns: step, x, prediction; x, prediction; x, y. A value that has overflowed has no place
     in a picture and is left out.
     """
-    predictions = curve.predictions[method]
+    predictions = curve.predictions
     rows = pd.DataFrame(
         {
             "step": np.repeat(np.arange(len(predictions)), len(curve.x)),
@@ -72,31 +72,43 @@ def curve_rows(curve: Curve, method: str) -> tuple[pd.DataFrame, pd.DataFrame, p
 def conditions(result: Fan) -> pd.DataFrame:
     """What each curve is: one row a method, with its step policy, ridge, dtype and reference."""
     s = result.settings
-    rows = []
-    for method in s.methods:
-        # The transformer carries out preconditioned Richardson, always with its certified step.
-        entry = SOLVERS["preconditioned_richardson" if method == "transformer" else method]
-        policy = "certified" if method == "transformer" else entry.policy(s.policy)
-        interval = certified(entry.operator, s.n, s.ridge, s.ridge_scale)
-        told = {
-            None: "none needed",
-            "certified": f"certified for N = {s.n}: eigenvalues in "
-            f"[{float(interval.low):.3g}, {float(interval.high):.4g}]",
-            "manual": f"manual: {s.step_size:g}",
-            "one_over_l": "1/L of each prompt's true L",
-            "optimal": "each prompt's true μ and L",
-        }[policy]
-        rows.append(
-            {
-                "method": TITLES[method],
-                "update": entry.update,
-                "step policy": told,
-                "solves": f"({system(s)})α = y",
-                "computed in": f"{s.dtype} on {result.device}",
-                "error against": REFERENCES[s.reference],
-            }
-        )
-    return pd.DataFrame(rows)
+    return pd.DataFrame(
+        {
+            "method": TITLES[method],
+            "update": _solver(method).update,
+            "step": _step(method, s),
+            "solves": f"({system(s)})α = y",
+            "computed in": f"{s.dtype} on {result.device}",
+            "error against": REFERENCES[s.reference],
+        }
+        for method in s.methods
+    )
+
+
+def _solver(method: str) -> Method:
+    """The method itself; the transformer carries out preconditioned Richardson."""
+    return SOLVERS["preconditioned_richardson" if method == "transformer" else method]
+
+
+def _step(method: str, s: Settings) -> str:
+    """Which step a method takes, and where it is from."""
+    entry = _solver(method)
+    policy = "certified" if method == "transformer" else entry.policy(s.policy)
+    sure = certified(entry.operator, s.n, s.ridge, s.ridge_scale)
+    low, high = f"{float(sure.low):.3g}", f"{float(sure.high):.4g}"
+    told = {
+        (None, None): "none needed",
+        ("step", "certified"): f"certified for N = {s.n}: η = {float(sure.best_step):.4g}, from "
+        f"eigenvalues in [{low}, {high}]",
+        ("step", "one_over_l"): "η = 1/L, each prompt's true L",
+        ("step", "optimal"): "η = 2/(μ + L), each prompt's true μ and L",
+        ("step", "manual"): f"manual: η = {s.step_size:g}",
+        ("interval", "certified"): f"certified for N = {s.n}: μ = {low}, L = {high}",
+        ("interval", "one_over_l"): f"certified μ = {low}, each prompt's true L",
+        ("interval", "optimal"): "each prompt's true μ and L",
+        ("interval", "manual"): f"manual: 1/L = {s.step_size:g}, certified μ = {low}",
+    }
+    return told[entry.takes, policy]
 
 
 def system(settings: Settings) -> str:

@@ -80,14 +80,24 @@ def on_device(
     Raises
     ------
     SettingsError
-        The named device is not on this machine.
+        The named device is not on this machine, or the CPU ran out of memory.
     """
     device = compute_device(settings)
     try:
         return work(device), None
-    except torch.OutOfMemoryError:
+    except (MemoryError, RuntimeError) as error:
+        if not _out_of_memory(error):
+            raise
+    if device.type != "cpu":
         told = f"device={device.type} ran out of memory: this was computed on the CPU instead."
         return work(torch.device("cpu")), told
+    raise SettingsError(f"n={settings.n} ran out of memory; a smaller n or fewer queries fit", "n")
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """Whether memory was short: torch's CPU allocator says so in words only."""
+    kinds = (MemoryError, torch.OutOfMemoryError)
+    return isinstance(error, kinds) or "allocate memory" in str(error)
 
 
 @dataclass(frozen=True)
@@ -119,10 +129,11 @@ def estimate(settings: Settings, prefixes: int) -> Estimate:
     draws = 2 * 8.0 * (settings.n + settings.queries) ** 2 if settings.data == "gp" else 0.0
     tokens = 1 + settings.n + settings.queries
     spectra = 1.0 if settings.policy in ("certified", "manual") else 60.0
+    kept = 8.0 * (settings.steps + 1) * systems * len(settings.methods)  # every error, to average
     iterations = systems * settings.steps * len(settings.methods) * (tokens**2 + 2e3 * tokens**0.5)
     direct = systems * spectra * settings.n**3 / 3
     return Estimate(
-        max(one, min(one * systems, CHUNK_BYTES)) + draws, iterations / 1e9 + direct / 1e10
+        max(one, min(one * systems, CHUNK_BYTES)) + draws + kept, iterations / 1e9 + direct / 1e10
     )
 
 

@@ -161,6 +161,11 @@ class Problem:
         scale = self.count if self.ridge_scale == "per_sample" else torch.ones_like(self.count)
         return self.ridge * scale[..., None].to(self.X.dtype)
 
+    @property
+    def A(self) -> Float[Tensor, "*batch N N"]:
+        """K + rI; made anew at each call, since most methods need only ``apply``."""
+        return self.K + torch.diag_embed(self.r.expand(self.y.shape))
+
     def apply(self, alpha: Float[Tensor, "*batch N"]) -> Float[Tensor, "*batch N"]:
         """Aα = Kα + rα."""
         return (self.K @ alpha[..., None])[..., 0] + self.r * alpha
@@ -179,7 +184,7 @@ class Problem:
         eigenvalues decide instead: K is positive semidefinite, so none of A's may lie below r.
         ``residual`` says how good the answer is.
         """
-        A = self.K + torch.diag_embed(self.r.expand(self.y.shape))
+        A = self.A
         factor, failed = torch.linalg.cholesky_ex(A)
         if not bool(failed.any()):
             return torch.cholesky_solve(self.y[..., None], factor)[..., 0]

@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Self
 from urllib.parse import parse_qsl, urlencode
 
 LINK_VERSION = "1"
-MAX_N = int(os.environ.get("KRRVIZ_MAX_N", 16384))
 
 # Keys that Streamlit itself reads from a link; not ours to judge.
 FOREIGN_KEYS = frozenset({"embed", "embed_options"})
@@ -35,6 +34,17 @@ def shown(value: object) -> str:
     """``value`` as it may stand in a message: one line, printable, at most 40 characters."""
     text = "".join(c if c.isprintable() else "�" for c in str(value))
     return text if len(text) <= 40 else text[:39] + "…"
+
+
+def _max_n() -> int:
+    """The largest context length: ``KRRVIZ_MAX_N``."""
+    named = os.environ.get("KRRVIZ_MAX_N", "16384")
+    if not re.fullmatch("[0-9]{1,9}", named) or int(named) < 2:
+        raise SettingsError(f"KRRVIZ_MAX_N={shown(named)} must be a whole number from 2", "n")
+    return int(named)
+
+
+MAX_N = _max_n()
 
 
 # ---------------------------------------------------------------------------------------------
@@ -181,7 +191,10 @@ class Record:
                 if f"{error}." not in problems:
                     problems.append(f"{error}.")
                 # Drop the first key to blame that the link itself named; defaults alone are fine.
-                del values[next(name for name in error.fields if name in values)]
+                named = [name for name in error.fields if name in values and name not in fixed]
+                if not named:
+                    raise
+                del values[named[0]]
 
     @classmethod
     def from_query(cls, text: str, **fixed: Any) -> Self:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -130,32 +131,28 @@ def conjugate_gradient(problem: Problem, operator: Operator) -> Iterator[Step]:
 
 @dataclass(frozen=True)
 class Method:
-    """A classical method: its name, its update, its operator, and how a step policy binds it."""
+    """A classical method: its name, its update, its operator, and what a step policy gives it."""
 
     title: str
     update: str
     operator: Operator
-    bind: Callable[[Interval, Tensor], Solver]
-    manual: bool = True  # whether the manual policy's step size applies to it
-    uses_step: bool = True  # whether it has a step policy at all
+    generator: Callable[..., Iterator[Step]]
+    takes: Literal["step", "interval"] | None
+    manual: bool  # whether the manual policy's step size applies to it
 
     def policy(self, wanted: str) -> str | None:
         """The step policy it follows where ``wanted`` is asked for; None where it has none."""
-        if not self.uses_step:
+        if self.takes is None:
             return None
         return "certified" if wanted == "manual" and not self.manual else wanted
 
-
-def _fixed(generator: Callable[..., Iterator[Step]], **bound: object) -> Callable[..., Solver]:
-    return lambda interval, step: partial(generator, step=step, **bound)
-
-
-def _spectral(generator: Callable[..., Iterator[Step]], **bound: object) -> Callable[..., Solver]:
-    return lambda interval, step: partial(generator, interval=interval, **bound)
-
-
-def _free(generator: Callable[..., Iterator[Step]], **bound: object) -> Callable[..., Solver]:
-    return lambda interval, step: partial(generator, **bound)
+    def bind(self, interval: Interval, step: Tensor) -> Solver:
+        """The method with its hyperparameters."""
+        if self.takes == "step":
+            return partial(self.generator, step=step)
+        if self.takes == "interval":
+            return partial(self.generator, interval=interval)
+        return self.generator
 
 
 SOLVERS: dict[str, Method] = {
@@ -163,52 +160,65 @@ SOLVERS: dict[str, Method] = {
         "Preconditioned Richardson",
         "α ← α + ηD⁻¹(y − Aα)",
         "preconditioned",
-        _fixed(richardson, operator="preconditioned"),
+        partial(richardson, operator="preconditioned"),
+        takes="step",
+        manual=True,
     ),
     "function_space_richardson": Method(
         "Function-space Richardson",
         "u ← u + ηD⁻¹(K(y − u) − ru), at the queries too",
         "preconditioned",
-        _fixed(function_space_richardson),
+        function_space_richardson,
+        takes="step",
+        manual=True,
     ),
     "gradient_descent": Method(
-        "Gradient descent", "α ← α + η(y − Aα)", "plain", _fixed(richardson, operator="plain")
+        "Gradient descent",
+        "α ← α + η(y − Aα)",
+        "plain",
+        partial(richardson, operator="plain"),
+        takes="step",
+        manual=True,
     ),
     "nesterov": Method(
         "Nesterov",
         "v = α + β(α − α₋), α ← v + (y − Av)/L",
         "plain",
-        _spectral(nesterov, operator="plain"),
+        partial(nesterov, operator="plain"),
+        takes="interval",
+        manual=True,
     ),
     "heavy_ball": Method(
         "Heavy ball",
         "α ← α + η(y − Aα) + β(α − α₋)",
         "plain",
-        _spectral(heavy_ball, operator="plain"),
+        partial(heavy_ball, operator="plain"),
+        takes="interval",
         manual=False,
     ),
     "chebyshev": Method(
         "Chebyshev",
         "Chebyshev semi-iteration on D⁻¹A",
         "preconditioned",
-        _spectral(chebyshev, operator="preconditioned"),
+        partial(chebyshev, operator="preconditioned"),
+        takes="interval",
         manual=False,
     ),
     "conjugate_gradient": Method(
         "Conjugate gradient",
         "conjugate gradients on A",
         "plain",
-        _free(conjugate_gradient, operator="plain"),
+        partial(conjugate_gradient, operator="plain"),
+        takes=None,
         manual=False,
-        uses_step=False,
     ),
     "preconditioned_conjugate_gradient": Method(
         "Preconditioned CG",
         "conjugate gradients on A, preconditioned by D",
         "preconditioned",
-        _free(conjugate_gradient, operator="preconditioned"),
+        partial(conjugate_gradient, operator="preconditioned"),
+        takes=None,
         manual=False,
-        uses_step=False,
     ),
 }
 

@@ -67,7 +67,7 @@ def true_interval(operator: Operator, problem: Problem) -> Interval:
     own; their diagonal is set to the mean of the used ones, which never is an extreme.
     """
     used = problem.used
-    matrix = problem.K + torch.diag_embed(problem.r.expand(problem.y.shape))
+    matrix = problem.A
     if operator == "preconditioned":
         root = problem.degree.rsqrt()
         matrix = root[..., :, None] * matrix * root[..., None, :]

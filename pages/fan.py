@@ -3,7 +3,7 @@
 import streamlit as st
 
 from krrviz import charts
-from krrviz.frames import REFERENCES, curve_rows, fan_rows, step_rows, titled
+from krrviz.frames import REFERENCES, TITLES, curve_rows, fan_rows, step_rows, titled
 from krrviz.ui import shell, state
 from krrviz.ui.badge import badge, report
 from krrviz.ui.compute import computed, fitted_curve
@@ -27,10 +27,11 @@ shown = {
     for method, rows in titled(fan_rows(result)).groupby("method", sort=False)
 }
 shown["steps"] = charts.steps(titled(step_rows(result)), **told)
-if result.d == 1 and "transformer" in settings.methods:
-    curve = fitted_curve(settings)
+if result.d == 1:
+    method = settings.methods[0]
+    curve = fitted_curve(settings, method)
     shown["prediction"] = charts.prediction(
-        *curve_rows(curve, "transformer"), x_title=curve.x_label, y_title=curve.y_label
+        *curve_rows(curve), series=TITLES[method], x_title=curve.x_label, y_title=curve.y_label
     )
 figures(
     shown,

@@ -19,10 +19,6 @@ install_import_hook("krrviz", CHECKED)
 hypothesis.settings.register_profile("krrviz", deadline=None, derandomize="CI" in os.environ)
 hypothesis.settings.load_profile("krrviz")
 
-if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores, and so do what they start
-    torch.set_num_threads(1)
-    os.environ["OMP_NUM_THREADS"] = "1"
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A browser is worth starting once the mathematics holds; CUDA is tested where it is."""

@@ -45,7 +45,9 @@ def prediction_figure() -> charts.Figure:
         columns=["step", "x", "prediction"],
     )
     data = pd.DataFrame({"x": [0.1, 0.9], "y": [-4.0, 6.0]})
-    return charts.prediction(curve, exact, data, x_title="time (ms)", y_title="acceleration (g)")
+    return charts.prediction(
+        curve, exact, data, series="Transformer", x_title="time (ms)", y_title="acceleration (g)"
+    )
 
 
 FIGURES = {

@@ -213,7 +213,9 @@ def test_a_file_where_the_folder_should_be_exits_2_and_stays(
     own: str, capsys: pytest.CaptureFixture
 ) -> None:
     assert main(["run", LINK, "--out", own]) == 2
-    assert own in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert told.startswith(f"krrviz: --out {own[:39]}")
+    assert "is a file" in told
     assert Path(own).read_text("utf-8") == CSV
 
 

@@ -233,6 +233,16 @@ def test_repeated_rows_under_a_tiny_ridge_are_solved_or_reported(ridge: float) -
     assert float(problem.residual) == pytest.approx(error / size, abs=1e-14 * length / size)
 
 
+@pytest.mark.parametrize("ridge", [1e-3, 1e-18])
+def test_a_label_never_pulls_its_own_coefficient_below_zero(ridge: float) -> None:
+    # α_i = (A⁻¹)_ii for the labels e_i, and A is positive definite, whatever rounding makes of it.
+    start = repeated(ridge)
+    labels = torch.eye(20, dtype=torch.float64)
+    X, x_query = start.X.expand(20, 20, 2), start.x_query.expand(20, 5, 2)
+    problem = Problem(X, labels, x_query, torch.full((20,), 20), 0.5, ridge)
+    assert float(problem.alpha_star.diagonal().min()) > 0
+
+
 def test_residual_is_zero_where_all_labels_are() -> None:
     problem = drawn((2,))
     silent = Problem(problem.X, 0 * problem.y, problem.x_query, problem.count, 0.5, 0.1)

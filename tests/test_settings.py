@@ -245,6 +245,7 @@ def test_a_link_holds_every_field_and_its_version() -> None:
         "http://localhost:8501/?{}",
         "https://host.example/a/page?{}#part=2",
         "/page?{}",
+        "localhost:8501/page?{}",
         "http://[::1]:8501/page?{}",
         "https://host.example/a=b/page?{}",
     ],

@@ -21,14 +21,15 @@ def product_bound(
 
         η(λe_p + e_b) Σ_{τ<t} ‖(Mᵀ)^τ k_*‖₁,
 
-    and no smaller bound holds for every e of that size. To it come the rounding of attention
-    and the answer (an allowance, not a proof: 100 + B²/σ² units in the last place of the
-    largest |α|), and D/(D + δ), S/(S + D) at the sink levels.
+    and no smaller bound holds for every e of that size. To it come, as allowances and not as
+    proofs, the rounding of attention and of the answer (100 + B²/σ² units in the last place of
+    the largest |α|) and of the hinge sums (4 units of their terms, which reach
+    (g|u| + |v|/g)²/4 however small the product); and D/(D + δ), S/(S + D) at the sink levels.
 
     Parameters
     ----------
-    problem : in float64; alpha : the transformer's states on it. The bound holds while |α| ≤ R
-        and |y| is within the label bound.
+    problem : in float64; alpha : Richardson's states on it, for the size of what is rounded. The
+        bound holds while |α| ≤ R, |y| and ‖x‖ are within the construction's bounds.
 
     Returns
     -------
@@ -37,10 +38,17 @@ def product_bound(
     hinge = c.ridge * c.product_error(c.r_alpha) + c.product_error(c.label_bound)
     largest = alpha.abs().amax(-1).amax(0)[..., None].double()
     ulp = torch.finfo(c.dtype).eps * (100 + (c.input_bound / c.bandwidth) ** 2)
-    size = c.step * (hinge + ulp * largest)  # (..., 1)
+
+    def terms(r: float, v: Tensor | float) -> Tensor | float:
+        g = c.balance(r)
+        return (g + v / g) ** 2 / 4
+
+    summed = c.ridge * terms(c.r_alpha, largest) + terms(c.label_bound, c.label_bound)
+    rounding = ulp * largest + 4 * torch.finfo(c.dtype).eps * summed
+    size = c.step * (hinge + rounding)  # (..., 1)
     # g ← Mᵀg = g − ηA D⁻¹g, for every query at once
     g = problem.k_query
-    A = problem.K + torch.diag_embed(problem.r.expand(problem.y.shape))
+    A = problem.A
     sums = [torch.zeros_like(g[..., 0])]
     for _ in range(c.steps):
         sums.append(sums[-1] + g.abs().sum(-1))

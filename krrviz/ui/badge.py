@@ -7,6 +7,7 @@ import streamlit as st
 
 from krrviz.fan import Fan
 from krrviz.frames import REFERENCES, conditions, system
+from krrviz.settings import Settings
 from krrviz.trust import Check
 
 # Below this size of KRR's answer (labels have size 1) a relative error says little.
@@ -17,15 +18,8 @@ def badge(result: Fan, checks: list[Check]) -> None:
     """One line: each check with its figure and tolerance, where it ran, and what depth lacks."""
     s = result.settings
     against = REFERENCES[s.reference]
-    marks = []
-    for check in checks:
-        colour, icon = ("green", "check") if check.passed else ("red", "close")
-        words = "within" if check.passed else "exceeds"
-        marks.append(
-            f":{colour}-badge[:material/{icon}: {check.name}: {check.value:.2g} {words} "
-            f"{check.tolerance:.2g}]"
-        )
-    told = [system(s), f"{s.policy.replace('_', ' ')} steps", f"{s.dtype} on {result.device}"]
+    marks = [_mark(check) for check in checks]
+    told = [system(s), _steps(s), f"{s.dtype} on {result.device}"]
     if "transformer" in s.methods:
         short = result.errors["transformer"][-1, -1]
         told.append(f"depth T = {s.steps} leaves the transformer {short:.2g} from {against}")
@@ -39,6 +33,28 @@ def badge(result: Fan, checks: list[Check]) -> None:
             "relative error says little. A wider bandwidth gives it something to learn.",
             icon=":material/info:",
         )
+
+
+def _mark(check: Check) -> str:
+    """A check as a mark: said in words, not by its colour alone."""
+    colour, icon, words = (
+        ("green", "check", "within") if check.passed else ("red", "close", "exceeds")
+    )
+    if check.passed and not check.telling:
+        colour, icon, words = "gray", "help", "too coarse to tell, within"
+    return (
+        f":{colour}-badge[:material/{icon}: {check.name}: {check.value:.2g} {words} "
+        f"{check.tolerance:.2g}]"
+    )
+
+
+def _steps(settings: Settings) -> str:
+    """The step policy; the transformer's own where it is another."""
+    policy = settings.policy.replace("_", " ")
+    if settings.policy == "manual":
+        policy = f"manual {settings.step_size:g}"
+    own = "transformer" in settings.methods and settings.policy != "certified"
+    return f"steps: {policy}" + ("; transformer: certified" if own else "")
 
 
 def report(result: Fan, checks: list[Check]) -> None:

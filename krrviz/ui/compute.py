@@ -66,16 +66,16 @@ def computed(settings: Settings) -> tuple[Fan, list[Check]]:
 
     try:
         result = _cached("fan", settings, lambda: fan(settings, progress=progress))
-        checks = _cached("trust", settings, lambda: trust(settings))
+        checks = _cached("trust", settings, lambda: trust(result))
     except (SettingsError, TableError) as error:
         state.refuse(f"{error}.")
-    except MemoryError:
-        state.refuse(f"n={settings.n} ran out of memory; a smaller n or fewer queries fit.")
     slot.empty()
     state.completed()
     return result, checks
 
 
-def fitted_curve(settings: Settings) -> Curve:
-    """The first prompt's fitted curve."""
-    return _cached("curve", settings, lambda: curve(settings))
+def fitted_curve(settings: Settings, method: str) -> Curve:
+    """A method's fit of the first prompt."""
+    # The curve is the same whatever else is drawn.
+    alone = settings.but(methods=(method,), reference="krr")
+    return _cached("curve", alone, lambda: curve(alone, method))

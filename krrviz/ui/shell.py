@@ -22,19 +22,20 @@ STYLE = """<style>
 
 
 def _pages() -> list[StreamlitPage]:
-    """All pages, the home page first. Home has an address of its own too, like every page."""
-    home = st.Page("pages/fan.py", title="Fan")
+    """All pages, the home page first. Streamlit serves that at / alone; /fan leads there too."""
+    home = st.Page("pages/fan.py", title="Fan", url_path="home", default=True)
 
     def go_home() -> None:
         st.switch_page(home, query_params=st.query_params.to_dict())
 
-    return [st.Page(go_home, title="krrviz", default=True, visibility="hidden"), home]
+    return [home, st.Page(go_home, title="Fan", url_path="fan", visibility="hidden")]
 
 
 def run() -> None:
     """The whole app: address in, sidebar, page, address out."""
     st.set_page_config("krrviz", assets() / "favicon.svg", layout="wide")
     page = st.navigation(_pages(), position="hidden")
+    state.on_page(page.url_path)
     state.read_link()
     st.html(STYLE)
     vega()

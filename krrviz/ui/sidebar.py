@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
+from krrviz.frames import REFERENCES, TITLES
 from krrviz.settings import (
     COMPARISON,
     DATASETS,
@@ -20,19 +21,18 @@ from krrviz.settings import (
     Number,
     Settings,
     Several,
+    shown,
 )
-from krrviz.solvers import SOLVERS
 from krrviz.ui import state
 
 IN_SIGHT = ("data", "bandwidth", "ridge", "n", "steps")
 # Not drawn: what has a single possible value for now, and what the data set does not use.
 GP_ONLY = ("inputs", "d", "noise")
 WORDS = {
-    "transformer": "Transformer",
-    **{key: method.title for key, method in SOLVERS.items()},
+    **TITLES,
+    **REFERENCES,
     **{key: entry.title for key, entry in DATASETS.items()},
     "one_over_l": "1/L",
-    "krr": "exact KRR",
     "per_sample": "per sample",
 }
 
@@ -94,7 +94,7 @@ def _field(name: str) -> None:
             try:
                 entered = rule.parse(entered.strip())
             except ValueError as error:
-                st.session_state.problems = (f"{name}={entered[:40]} {error}.",)
+                state.tell(f"{name}={shown(entered)} {error}.")
                 return
         state.change(**{name: entered})
 
@@ -105,8 +105,8 @@ def _field(name: str) -> None:
             st.session_state[name] = list(value)
             st.multiselect(about.label, options, format_func=_word, **common)
         case Choice(options):
-            shown = [o for o in options if o != "csv" and (o != "noiseless" or _is_gp())]
-            st.selectbox(about.label, shown, format_func=_word, **common)
+            offered = [o for o in options if o != "csv" and (o != "noiseless" or _is_gp())]
+            st.selectbox(about.label, offered, format_func=_word, **common)
         case Number() if name in IN_SIGHT:
             options = sorted({*_ladder(name), value})
             st.select_slider(about.label, options, format_func=lambda v: f"{v:.4g}", **common)

@@ -37,12 +37,16 @@ def problems() -> tuple[str, ...]:
 
 
 def read_link() -> None:
-    """Take settings and view from the address, unless it is the one this session wrote.
+    """Take settings and view from the address, where a person has given one.
 
-    An empty address, as after a change of page, changes nothing once the session has started.
+    Not where a control was moved: its message may have left the browser before the address of
+    the change before it arrived there. And not an empty address after a change of page, which
+    Streamlit clears; on the same page it means that the person went back to the start.
     """
     address = {key: st.query_params.get_all(key) for key in st.query_params}
-    if started() and (not address or address == st.session_state.written):
+    turned = st.session_state.pop("turned", False)
+    moved = st.session_state.pop("moved", False)
+    if started() and (moved or address == st.session_state.written or (turned and not address)):
         return
     text = urlencode(address, doseq=True)
     record, bad = Settings.read(text)
@@ -54,13 +58,20 @@ def read_link() -> None:
     st.session_state.setdefault("completed", Settings())
 
 
+def on_page(page: str) -> None:
+    """Tell which page is shown, so that a change of page is known from a step back."""
+    st.session_state.turned = page != st.session_state.get("page", page)
+    st.session_state.page = page
+
+
 def write_link() -> None:
     """Make the address a complete link: every setting, also the defaults."""
-    foreign = {key: st.query_params.get_all(key) for key in FOREIGN_KEYS & {*st.query_params}}
+    address = {key: st.query_params.get_all(key) for key in st.query_params}
+    foreign = {key: address[key] for key in FOREIGN_KEYS & {*address}}
     written = parse_qs(settings().to_query()) | parse_qs(view().to_query()) | foreign
-    st.session_state.written = written
-    if written != {key: st.query_params.get_all(key) for key in st.query_params}:
+    if written != address:
         st.query_params.from_dict(written)
+    st.session_state.written = written
 
 
 def change(**fields: Any) -> None:
@@ -71,17 +82,22 @@ def change(**fields: Any) -> None:
         else:
             replace(settings().but(**fields))
     except SettingsError as error:
-        st.session_state.problems = (f"{error}.",)
+        tell(f"{error}.")
+
+
+def tell(problem: str) -> None:
+    """Tell of a change that could not be made."""
+    st.session_state.update(problems=(problem,), moved=True)
 
 
 def replace(record: Settings) -> None:
     """Replace the settings as a whole."""
-    st.session_state.update(settings=record, problems=())
+    st.session_state.update(settings=record, problems=(), moved=True)
 
 
 def look(**fields: Any) -> None:
     """Change what is looked at."""
-    st.session_state.view = dataclasses.replace(view(), **fields)
+    st.session_state.update(view=dataclasses.replace(view(), **fields), moved=True)
 
 
 def completed() -> None:
@@ -91,7 +107,7 @@ def completed() -> None:
 
 def back() -> None:
     """Go back to the last settings that could be computed."""
-    st.session_state.settings = st.session_state.completed
+    st.session_state.update(settings=st.session_state.completed, moved=True)
 
 
 def refuse(message: str) -> NoReturn:
@@ -100,5 +116,5 @@ def refuse(message: str) -> NoReturn:
         st.error(message)
         st.stop()
     back()
-    st.session_state.problems = (message,)
+    st.session_state.problems = (*problems(), message)
     st.rerun()

@@ -70,7 +70,7 @@ def gap_and_bound(c: Construction, problem: Problem) -> tuple[np.ndarray, np.nda
     for _ in range(c.steps):
         alphas.append(alphas[-1] + step * (b - A @ alphas[-1]))
     gap = np.abs(trajectory.predictions.double().numpy() - np.stack(alphas) @ k.T)
-    bound = product_bound(c, problem, trajectory.states).numpy()
+    bound = product_bound(c, problem, torch.from_numpy(np.stack(alphas))).numpy()
     return gap, bound, float(trajectory.states.abs().max()) <= c.r_alpha
 
 
@@ -89,14 +89,27 @@ problems = st.builds(
     problems,
     st.sampled_from(["plain", "balanced"]),
     st.sampled_from(["paper", "fused"]),
-    st.sampled_from([1, 16, 128]),
+    st.sampled_from([1, 16, 128, 8192]),
+    st.sampled_from(["calibrated", 1e3]),
     st.sampled_from([torch.float64, torch.float32]),
 )
 @settings(max_examples=50)
 def test_the_gap_is_within_the_bound(
-    problem: Problem, product: str, layout: str, segments: int, dtype: torch.dtype
+    problem: Problem,
+    product: str,
+    layout: str,
+    segments: int,
+    alpha_range: float | str,
+    dtype: torch.dtype,
 ) -> None:
-    c = construction(problem, product=product, layout=layout, segments=segments, dtype=dtype)
+    c = construction(
+        problem,
+        product=product,
+        layout=layout,
+        segments=segments,
+        alpha_range=alpha_range,
+        dtype=dtype,
+    )
     gap, bound, in_range = gap_and_bound(c, problem)
     assume(in_range)
     assert (gap <= bound).all()
