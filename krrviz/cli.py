@@ -13,7 +13,7 @@ from pathlib import Path
 
 from krrviz.fan import fan
 from krrviz.frames import fan_rows, step_rows
-from krrviz.settings import Settings, SettingsError, shown
+from krrviz.settings import Settings, SettingsError
 from krrviz.tables import TableError, read_csv
 from krrviz.trust import trust
 
@@ -65,7 +65,7 @@ def _run(options: argparse.Namespace) -> None:
         raise SettingsError("--target names a column of --csv FILE; no file was given")
     out = Path(options.out)
     if out.exists() and not out.is_dir():
-        raise SettingsError(f"--out {shown(out)} is a file; name a folder")
+        raise SettingsError(f"--out {out} is a file; name a folder")
 
     started = time.perf_counter()
     result = fan(settings, table)

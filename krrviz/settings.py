@@ -245,7 +245,7 @@ class Record:
 def _pairs(text: str) -> dict[str, list[str]]:
     """Query string, ``?``-prefixed query or whole link -> key -> values."""
     head, mark, tail = text.strip().partition("?")
-    if mark and (not head or "://" in head or head.startswith("/")):
+    if mark and ("=" not in head or "://" in head or head.startswith("/")):
         query = tail
     elif "://" in text.partition("=")[0]:
         query = ""  # a link without a query

@@ -510,7 +510,7 @@ def test_motorcycle_has_the_figures_r_prints_for_mass_mcycle() -> None:
 def test_co2_is_statsmodels_weeks() -> None:
     from statsmodels.datasets import co2
 
-    weeks = co2.load_pandas().data["co2"].dropna()
+    weeks = pd.DataFrame(co2.load_pandas().data)["co2"].dropna()
     year, ppm = raw(shipped("co2")).T
     assert len(weeks) == 2225
     np.testing.assert_allclose(ppm, weeks.to_numpy(), rtol=1e-14)
