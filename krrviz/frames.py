@@ -106,7 +106,8 @@ def _step(method: str, s: Settings) -> str:
         ("interval", "certified"): f"certified for N = {s.n}: μ = {low}, L = {high}",
         ("interval", "one_over_l"): f"certified μ = {low}, each prompt's true L",
         ("interval", "optimal"): "each prompt's true μ and L",
-        ("interval", "manual"): f"manual: 1/L = {s.step_size:g}, certified μ = {low}",
+        ("interval", "manual"): f"manual: 1/L = {s.step_size:g}, "
+        f"certified μ = {min(float(sure.low), 1 / s.step_size):.3g}",
     }
     return told[entry.takes, policy]
 

@@ -13,6 +13,7 @@ vᵀ(K + rI)v / vᵀDv between r/max D and (vᵀDv + r)/vᵀDv ≤ 1 + r:
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -94,8 +95,8 @@ def policy_interval(
     if policy == "certified":
         return sure
     if policy == "manual":
-        if step_size is None or not step_size > 0:
-            raise ValueError(f"step_size={step_size} must be above 0 for the manual policy")
+        if step_size is None or not 0 < step_size < math.inf:
+            raise ValueError(f"step_size={step_size} must be a finite number above 0")
         high = torch.tensor(1 / step_size, dtype=torch.float64)
         return Interval(sure.low.minimum(high), high)
     true = true_interval(operator, problem)

@@ -12,7 +12,8 @@ from krrviz.problem import Problem
 from krrviz.settings import Settings, SettingsError, check_rows
 from krrviz.tables import Table, shipped
 
-CLUMPS, CLUMP_SPREAD = 4, 0.05
+# Unequal clumps, so that row sums differ between crowds too.
+CLUMP_SHARES, CLUMP_SPREAD = (8 / 15, 4 / 15, 2 / 15, 1 / 15), 0.05
 # Added to the drawn function's covariance: it has no Cholesky factor in float64 otherwise.
 JITTER = 1e-10
 
@@ -119,9 +120,9 @@ def _inputs(rng: np.random.Generator, kind: str, rows: int, d: int) -> Float[np.
     if kind == "uniform":
         return rng.uniform(-1, 1, (rows, d))
     # Four tight clumps hold nine points in ten; the others stand anywhere.
-    centres = rng.uniform(-1, 1, (CLUMPS, d))
+    centres = rng.uniform(-1, 1, (len(CLUMP_SHARES), d))
     which, offset, alone = rng.spawn(3)
-    clumped = centres[which.integers(CLUMPS, size=rows)]
+    clumped = centres[which.choice(len(CLUMP_SHARES), size=rows, p=CLUMP_SHARES)]
     clumped = clumped + CLUMP_SPREAD * offset.standard_normal((rows, d))
     loner = alone.random((rows, d + 1))
     return np.where(loner[:, :1] < 0.1, 2 * loner[:, 1:] - 1, clumped.clip(-1, 1))

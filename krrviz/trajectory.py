@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -40,9 +39,8 @@ class Trajectory:
 
 def record(name: str, solver: Solver, problem: Problem, steps: int) -> Trajectory:
     """Run ``solver`` on ``problem`` for ``steps`` steps and keep every one of them."""
-    taken = list(islice(solver(problem), steps + 1))
-    return Trajectory(
-        name,
-        torch.stack([step.prediction for step in taken]),
-        torch.stack([step.state for step in taken]),
-    )
+    predictions = problem.y.new_empty(steps + 1, *problem.x_query.shape[:-1])
+    states = problem.y.new_empty(steps + 1, *problem.y.shape)
+    for t, step in enumerate(islice(solver(problem), steps + 1)):
+        predictions[t], states[t] = step.prediction, step.state
+    return Trajectory(name, predictions, states)

@@ -519,9 +519,12 @@ def test_the_ranking_turns_on_the_step_convention() -> None:
         (("jacobi", 3), "method='jacobi' must be one of preconditioned_richardson, "),
         (("nesterov", -1), "steps=-1 must be 0 or more"),
         (("nesterov", 3, "best"), "policy='best' must be one of certified, one_over_l, optimal"),
-        (("nesterov", 3, "manual"), "step_size=None must be above 0"),
-        (("gradient_descent", 3, "manual", 0.0), "step_size=0.0 must be above 0"),
-        (("gradient_descent", 3, "manual", float("nan")), "step_size=nan must be above 0"),
+        (("nesterov", 3, "manual"), "step_size=None must be a finite number above 0"),
+        (("gradient_descent", 3, "manual", 0.0), "step_size=0.0 must be a finite number above 0"),
+        (
+            ("gradient_descent", 3, "manual", float("nan")),
+            "step_size=nan must be a finite number above 0",
+        ),
     ],
 )
 def test_a_run_that_cannot_be_is_refused_by_name(arguments: tuple, message: str) -> None:

@@ -169,7 +169,7 @@ def test_a_large_manual_step_leaves_no_inverted_interval() -> None:
 
 @pytest.mark.parametrize("step_size", [None, 0.0, -1.0, float("nan")])
 def test_a_manual_step_that_is_not_positive_is_refused(step_size: float | None) -> None:
-    with pytest.raises(ValueError, match=f"step_size={step_size} must be above 0"):
+    with pytest.raises(ValueError, match=f"step_size={step_size} must be a finite number above 0"):
         believed("manual", "plain", step_size)
 
 

@@ -241,7 +241,8 @@ class _Forward:
         index = self.model.slots.index
         last = self.model.blocks[-1].attention
         answer = last(self.stream, self.pattern(last))[..., self.context.stop :, index["f"]]
-        return answer, self.stream[..., self.context, index["alpha"]]
+        # Copies: a view would keep each step's whole stream alive.
+        return answer.clone(), self.stream[..., self.context, index["alpha"]].clone()
 
 
 @torch.no_grad()
