@@ -541,6 +541,23 @@ class View(Record):
     floor: float = setting(
         1e-3, Number(1e-16, 0.1), "Error axis from", "Curves below leave the frame.", "view"
     )
+    block: int = setting(
+        1, Number(0, 200_001, whole=True), "Block", "The transformer's block looked into.", "view"
+    )
+    pin: int | str = setting(
+        "none",
+        Number(0, MAX_N + 1024, whole=True, words=("none",)),
+        "Pinned token",
+        "The token whose row is followed: 0 is the sink, then the context, then the queries.",
+        "view",
+    )
+    pin_key: int | str = setting(
+        "none",
+        Number(0, MAX_N + 1024, whole=True, words=("none",)),
+        "Pinned key",
+        "The token that the pinned one attends to; none: itself.",
+        "view",
+    )
 
 
 Settings.siblings = frozenset(View.table())
