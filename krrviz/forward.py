@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import cast
 
 import torch
 from jaxtyping import Float, Int
@@ -24,7 +25,7 @@ from krrviz.tasks import sample
 from krrviz.trajectory import Trajectory, record
 
 # What one walk may keep, in numbers of its stream, and in sub-blocks.
-KEPT_VALUES, KEPT_MOMENTS = 1_500_000, 400
+KEPT_VALUES, KEPT_MOMENTS = 1_000_000, 300
 # A Jacobian is drawn for this many tokens at most.
 JACOBIAN_TOKENS = 64
 
@@ -47,6 +48,7 @@ class Walk:
     """The first prompt's forward pass, all on the CPU.
 
     stream : after each moment; entering : the stream that enters each kept block
+    alpha : the α channel of every token after every update, kept or not
     one number is read by channel name: ``value(moment, token, "alpha")``
     solver : preconditioned Richardson with the transformer's own step, in float64
     """
@@ -57,6 +59,7 @@ class Walk:
     moments: tuple[Moment, ...]
     stream: Float[Tensor, "moments tokens channels"]
     entering: Mapping[int, Float[Tensor, "tokens channels"]]
+    alpha: Float[Tensor, "times tokens"]
     solver: Trajectory
 
     @property
@@ -114,15 +117,16 @@ def walk(settings: Settings, fault: Fault | None = None, table: Table | None = N
     problem = batch.pick((torch.tensor(0),))
     solver = record(
         "richardson",
-        partial(richardson, operator="preconditioned", step=torch.tensor(c.step)),
+        partial(
+            richardson, operator="preconditioned", step=torch.tensor(c.step, dtype=torch.float64)
+        ),
         problem,
         c.steps,
     )
 
     def work(device: torch.device) -> Walk:
         model = broken(build(c).to(device), fault)
-        moments, stream, entering = _follow(model, problem)
-        return Walk(c, model.cpu(), problem, moments, stream, entering, solver)
+        return Walk(c, model.cpu(), problem, *_follow(model, problem), solver)
 
     return on_device(settings, work)[0]
 
@@ -144,14 +148,15 @@ def kept_blocks(model: Transformer, tokens: int) -> list[int]:
 @torch.no_grad()
 def _follow(
     model: Transformer, problem: Problem
-) -> tuple[tuple[Moment, ...], Tensor, dict[int, Tensor]]:
-    """The moments, the stream after each, and the stream before each kept block."""
+) -> tuple[tuple[Moment, ...], Tensor, dict[int, Tensor], Tensor]:
+    """The moments, the stream after each and before each kept block, and α after each update."""
     h = model.embed(problem)
     kept = {*kept_blocks(model, h.shape[-2])}
     per, last = model.updates.step, len(model.blocks) - 1
     known: dict[Attention, Pattern] = {}
     moments, streams = [Moment(0, "prompt", 0, "prompt")], [h.cpu()]
     entering: dict[int, Tensor] = {}
+    alphas: list[Tensor] = []
     for index, block in enumerate(model.blocks):
         where = place(model, index)
         if index in kept:
@@ -176,7 +181,9 @@ def _follow(
             step = len(model.updates) - 1 if index == last else index // per
             moments.append(Moment(index, "mlp", step, where))
             streams.append(h.cpu())
-    return tuple(moments), torch.stack(streams), entering
+        if index in model.updates:
+            alphas.append(h[:, model.slots.index["alpha"]].cpu())
+    return tuple(moments), torch.stack(streams), entering, torch.stack(alphas)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -251,7 +258,10 @@ def jacobian(
     count, channels = len(shown), int(written.sum())
     if not channels or (isinstance(layer, Attention) and layer.idle):
         return torch.zeros(count, count, dtype=stream.dtype)
-    out, pull = torch.func.vjp(lambda h: layer(h)[shown][:, written], stream)
+    out, pull = cast(
+        "tuple[Tensor, Callable[[Tensor], tuple[Tensor]]]",
+        torch.func.vjp(lambda h: layer(h)[shown][:, written], stream),
+    )
     basis = torch.eye(out.numel(), dtype=out.dtype).view(-1, *out.shape)
     rows = torch.vmap(lambda seed: pull(seed)[0][shown].norm(dim=-1), chunk_size=16)(basis)
     return rows.view(count, channels, count).norm(dim=1)
@@ -313,16 +323,22 @@ def product_of(walk: Walk, block: int) -> tuple[str, str, float, str, float] | N
     return "u", "alpha", c.r_alpha, "alpha", -c.step * c.ridge
 
 
+def product_block(walk: Walk, block: int) -> int:
+    """The block whose product belongs to ``block``: itself, or the nearest before it."""
+    while product_of(walk, block) is None:
+        block -= 1
+    return block
+
+
 @torch.no_grad()
-def squares(walk: Walk, block: int, furthest: float) -> Squares | None:
+def squares(walk: Walk, block: int, furthest: float) -> Squares:
     """The hinge functions of a block's product over [−furthest, furthest], by its dense MLP.
 
     On a context token with u = s/2g and v = gs/2 the operands are s₊ = s and s₋ = 0, so what the
     MLP writes is a quarter of its square of s, times the product's coefficient.
     """
     made = product_of(walk, block)
-    if made is None:
-        return None
+    assert made is not None, f"block {block} makes no product"
     u, v, r, channel, coefficient = made
     c, at = walk.construction, walk.slots.index
     g = c.balance(r)

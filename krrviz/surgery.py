@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from krrviz.construction.transformer import MLP, Attention, Block, Stream, Transformer, predict
+from krrviz.construction.transformer import MLP, Block, Stream, Transformer, predict
 from krrviz.construction.weights import Construction, build
 from krrviz.fan import relative_error
 from krrviz.machine import CHUNK_BYTES, check, on_device, system_bytes
@@ -188,11 +188,8 @@ def rewritten(
     return replaced(model, {layer: new})
 
 
-def replaced(
-    model: Transformer, layers: Mapping[Attention, Attention] | Mapping[MLP, MLP]
-) -> Transformer:
+def replaced(model: Transformer, exchange: Mapping[nn.Module, nn.Module]) -> Transformer:
     """The model with some layers exchanged; blocks that were one module stay one."""
-    exchange: Mapping[nn.Module, nn.Module] = {**layers}
     new = {
         block: Block(
             exchange.get(block.attention, block.attention),  # pyright: ignore[reportArgumentType]
