@@ -5,6 +5,7 @@ export default function ({ parentElement, data, setStateValue }) {
   const root = parentElement.querySelector(".heatmaps");
   const panel = (root.panel ??= new Panel(root)); // kept over reruns
   panel.report = (pin) => panel.data.report && setStateValue("pin", pin);
+  panel.scrubber.report = (at) => panel.data.frames.report && setStateValue("frame", at);
   panel.show(data);
 }
 
@@ -29,6 +30,7 @@ class Panel {
     this.views = [];
     this.cell = this.pin = null; // {i, j, name}; name counts where maps are not linked
     this.readout = root.querySelector(".readout");
+    this.scrubber = new Scrubber(root.querySelector(".scrubber"), this);
     this.resizes = new ResizeObserver(() => this.draw());
     this.resizes.observe(root);
     root.ontransitionend = (event) => event.target === root && this.draw();
@@ -40,6 +42,8 @@ class Panel {
       cell: () => (this.current ? [this.current.i, this.current.j] : null),
       pin: () => (this.pin ? [this.pin.i, this.pin.j] : null),
       readout: () => this.readout.innerText,
+      frame: () => this.scrubber.at,
+      setFrame: (at) => this.scrubber.go(at),
     };
   }
 
@@ -99,6 +103,7 @@ class Panel {
       || grid.children.length !== this.views.length)
       grid.replaceChildren(...this.views.map((view) => view.element));
     this.views.forEach((view, k) => (view.canvas.tabIndex = k && this.data.linked ? -1 : 0));
+    this.scrubber.show(this.data.frames);
     this.legend();
     const beside = this.root.querySelector(".beside");
     this.scatter = points ? (this.scatter ?? new Scatter(this)) : null;
@@ -126,6 +131,7 @@ class Panel {
 
   legend() {
     const found = new Set(this.data.maps.flatMap((map) => [...map.row_marks, ...map.col_marks]));
+    for (const marks of this.data.frames?.col_marks ?? []) marks.forEach((mark) => found.add(mark));
     found.delete("");
     this.root.querySelector(".legend").replaceChildren(...[...found].map((mark) => {
       const entry = element("span", { textContent: mark });
@@ -199,12 +205,10 @@ class Panel {
       return this.readout.replaceChildren(element("p", { textContent: how }));
     }
     const [{ map }, { i, j }] = [views[0], current];
-    const word = (title, label, mark) =>
-      [title, label].filter(Boolean).join(" ") + (mark && !label.startsWith(mark) ? ` (${mark})` : "");
-    const row = element("span", { className: "i",
-      textContent: word(map.row_title, map.rows[i] ?? map.rows[0], map.row_marks[i]) });
-    const col = element("span", { className: "j",
-      textContent: word(map.col_title, map.cols[j], map.col_marks[j]) });
+    const word = (kind, at) => map[`${kind}_names`][at]
+      ?? [map[`${kind}_title`], map[`${kind}s`][at], map[`${kind}_marks`][at]].filter(Boolean).join(" ");
+    const row = element("span", { className: "i", textContent: word("row", map.rows.length > 1 ? i : 0) });
+    const col = element("span", { className: "j", textContent: word("col", j) });
     const pinned = this.cell || !this.pin ? "" : ", pinned (Escape lets go)";
     const list = element("dl", {}, ...views.flatMap((view) => [
       element("dt", { textContent: view.map.title }),
@@ -213,6 +217,71 @@ class Panel {
     const formulas = views.map((view) => view.formula(i, j)).filter(Boolean)
       .map((textContent) => element("p", { className: "formula", textContent }));
     this.readout.replaceChildren(element("p", {}, row, " → ", col, pinned), list, ...formulas);
+  }
+}
+
+// The moments, moved through here: a slider, a button for one back and one on, and play.
+class Scrubber {
+  constructor(root, panel) {
+    [this.root, this.panel, this.at] = [root, panel, 0];
+    this.slider = root.querySelector("input");
+    this.words = root.querySelector(".now");
+    const [back, button, on] = root.querySelectorAll("button");
+    this.button = button;
+    this.speed = root.querySelector("select");
+    this.slider.oninput = () => [this.rest(), this.go(Number(this.slider.value))];
+    this.slider.onchange = () => this.report(this.at);
+    back.onclick = () => this.press(this.at - 1);
+    on.onclick = () => this.press(this.at + 1);
+    button.onclick = () => (this.timer ? this.press(this.at) : this.play());
+  }
+
+  show(frames) {
+    this.frames = frames;
+    this.root.hidden = !frames;
+    if (!frames) return;
+    this.slider.max = frames.titles.length - 1;
+    if (frames.asked !== this.asked) [this.asked, this.at] = [frames.asked, frames.at];
+    this.go(this.at);
+  }
+
+  go(at) {
+    const { titles, lines, steps, col_marks: marks } = this.frames;
+    this.at = Math.min(Math.max(0, at), titles.length - 1);
+    this.slider.value = this.at;
+    this.slider.ariaValueText = titles[this.at];
+    this.words.replaceChildren(element("strong", { textContent: titles[this.at] }),
+      ...lines[this.at].map((textContent) => element("span", { textContent })));
+    for (const view of this.panel.views) {
+      if (view.map.values.shape.length < 3) continue;
+      view.map.col_marks = marks[this.at];
+      view.turn(this.at);
+    }
+    dispatchEvent(new CustomEvent("krrviz-step", { detail: steps[this.at] }));
+    this.panel.draw();
+  }
+
+  press(at) {
+    this.rest();
+    this.go(at);
+    this.report(this.at);
+  }
+
+  play() {
+    if (this.at === Number(this.slider.max)) this.go(0);
+    [this.button.textContent, this.button.ariaLabel] = ["❚❚", "Pause"];
+    const tick = () => {
+      if (this.at === Number(this.slider.max)) return this.press(this.at);
+      this.go(this.at + 1);
+      this.timer = setTimeout(tick, 1000 / Number(this.speed.value));
+    };
+    this.timer = setTimeout(tick, 1000 / Number(this.speed.value));
+  }
+
+  rest() {
+    clearTimeout(this.timer);
+    this.timer = null;
+    [this.button.textContent, this.button.ariaLabel] = ["▶", "Play"];
   }
 }
 
@@ -237,7 +306,8 @@ class View {
 
   read(map) {
     this.map = map;
-    this.shape = map.values.shape;
+    this.shape = map.values.shape.slice(-2);
+    this.turn(map.values.shape.length > 2 ? this.panel.scrubber.at : 0);
     this.bars = map.kind === "bars";
     let [largest, odd] = [0, 0];
     for (const value of map.values.numbers) {
@@ -254,13 +324,21 @@ class View {
       + `${readable(largest)}. Arrow keys move the cell, Enter pins it, Escape lets go.`;
   }
 
+  // The matrix of one moment.
+  turn(at) {
+    const size = this.shape[0] * this.shape[1];
+    const { numbers } = this.map.values;
+    this.cells = numbers.subarray(Math.min(at * size, numbers.length - size)).subarray(0, size);
+    this.image = null;
+  }
+
   get square() {
     return this.shape[0] === this.shape[1];
   }
 
   value(i, j) {
     const [rows, cols] = this.shape;
-    return this.map.values.numbers[(rows === 1 ? 0 : i) * cols + j];
+    return this.cells[(rows === 1 ? 0 : i) * cols + j];
   }
 
   // The formula with its numbers in it.
@@ -315,7 +393,9 @@ class View {
     const { map, shape: [rows, cols] } = this;
     const widest = (labels) => Math.max(0, ...labels.map((label) => c.measureText(label).width));
     const strip = map.row_marks.length || map.col_marks.length ? 8 : 2;
-    const left = this.bars ? 44 : Math.min(96, widest(sparse(map.rows))) + 6 + strip;
+    const title = (text) => (text ? FONT + 5 : 0);
+    const labels = Math.min(96, widest(sparse(map.rows))) + 6 + strip;
+    const left = this.bars ? 44 : labels + title(map.row_title);
     const room = width - left - 2;
     const across = this.bars ? room / cols : Math.min(room / cols, this.square ? 110 : 48);
     const tall = Math.min(26, Math.max(across, 14));
@@ -325,36 +405,38 @@ class View {
     const fits = label + 8 <= across;
     this.turned = !fits && across >= FONT + 2;
     const below = this.turned ? Math.min(96, label) : FONT;
-    const title = map.col_title ? FONT + 5 : 0;
-    this.box = { x: left, y: 1, w, h, strip, height: h + 3 + strip + below + 4 + title };
+    const height = h + 3 + strip + below + 4 + title(map.col_title);
+    this.box = { x: left, y: 1, w, h, strip, height };
     this.everyCol = fits || this.turned;
   }
 
   // One pixel a cell.
   paint(mode) {
-    const { map: { kind, values: { numbers } }, shape: [rows, cols], limit } = this;
+    const { map: { kind, limits }, cells: numbers, shape: [rows, cols], limit } = this;
     this.mode = mode;
     const table = ramp(RAMPS[mode][kind]);
     this.scaleBar(RAMPS[mode][kind]);
     const image = new ImageData(cols, rows);
     const pixels = new Uint32Array(image.data.buffer);
     const [top, odd] = [table.length - 1, rgb("#e69f00")];
-    const [low, span] = kind === "diverging" ? [-limit, 2 * limit] : [0, limit];
+    const scales = Array.from({ length: cols }, (_, j) => limits[j] ?? limit)
+      .map((end) => (kind === "diverging" ? [-end, 2 * end] : [0, end]));
     for (let k = 0; k < numbers.length; k++) {
+      const [low, span] = scales[k % cols];
       const share = span ? (numbers[k] - low) / span : kind === "diverging" ? 0.5 : 0;
       pixels[k] = Number.isFinite(numbers[k])
         ? table[Math.round(Math.min(1, Math.max(0, share)) * top)] : odd;
     }
     this.image = element("canvas", { width: cols, height: rows });
     this.image.getContext("2d").putImageData(image, 0, 0);
-    [this.table, this.low, this.span] = [table, low, span];
+    [this.table, this.scales] = [table, scales];
   }
 
   scaleBar(colors) {
     const diverging = this.map.kind === "diverging";
     const bar = element("i");
     bar.style.background = `linear-gradient(to right, ${colors.join()})`;
-    const end = readable(this.limit, 3);
+    const end = this.map.limits.length ? "each column's largest" : readable(this.limit, 3);
     if (!this.limit) return this.scale.replaceChildren("every value is exactly 0");
     this.scale.replaceChildren(diverging ? `−${end}` : "0", bar, diverging ? `+${end}` : end);
   }
@@ -369,7 +451,8 @@ class View {
       for (let j = 0; j < cols; j++) {
         const value = this.value(i, j);
         if (!value) continue; // a weight that is not there needs no number
-        const share = this.span ? Math.min(1, Math.max(0, (value - this.low) / this.span)) : 0;
+        const [low, span] = this.scales[j];
+        const share = span ? Math.min(1, Math.max(0, (value - low) / span)) : 0;
         const color = this.table[Math.round(share * (this.table.length - 1))] ?? 0;
         const light = (color & 255) * 0.21 + ((color >> 8) & 255) * 0.72 + ((color >> 16) & 255) * 0.07;
         c.fillStyle = light > 120 ? "#10151b" : "#f4f8fc";
@@ -419,6 +502,14 @@ class View {
         c.textAlign = "center";
         c.fillText(map.cols[j], Math.max(half, Math.min(this.element.clientWidth - half, at)), base);
       }
+    }
+    if (map.row_title && !this.bars) {
+      c.save();
+      c.translate(1, y + h / 2);
+      c.rotate(-Math.PI / 2);
+      [c.textAlign, c.textBaseline] = ["center", "top"];
+      c.fillText(map.row_title, 0, 0, h);
+      c.restore();
     }
     if (map.col_title) {
       [c.textAlign, c.textBaseline] = ["center", "bottom"];

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 import streamlit as st
@@ -17,10 +17,20 @@ from streamlit.components.v2 import component
 from streamlit.components.v2.types import ComponentRenderer
 
 Cell = tuple[int, int]
+Asked = TypeVar("Asked")
 
 HTML = """
 <section class="heatmaps" data-testid="heatmaps" data-ready="false">
   <p class="problem" role="alert" hidden></p>
+  <div class="scrubber" hidden>
+    <button type="button" aria-label="One back">◂</button>
+    <button class="play" type="button" aria-label="Play">▶</button>
+    <button type="button" aria-label="One on">▸</button>
+    <label>speed <select><option value="1">1×</option><option value="3" selected>3×</option>
+      <option value="10">10×</option></select></label>
+    <input type="range" min="0" value="0" step="1" aria-label="Moment">
+    <p class="now" role="status"></p>
+  </div>
   <div class="legend"></div>
   <div class="grid"></div>
   <div class="below"><div class="beside"></div><div class="readout" role="status"></div></div>
@@ -35,16 +45,19 @@ class Map:
     Parameters
     ----------
     name : what tests ask for; title : what a person reads
-    values : drawn and read out at full precision; values that are not finite are said so
+    values : drawn and read out at full precision; values that are not finite are said so. One
+        matrix, or one for each frame
     rows, cols : a label each, short enough for an axis
     kind : ``sequential`` (from 0), ``diverging`` (around 0), or ``bars``: the row of the current
         cell (or the only one) as bars
     note : one line beneath
     row_title, col_title : the axes' titles
+    row_names, col_names : what the readout calls rows and columns, where a label is too short
     row_marks, col_marks : what each row and column is (sink, query, masked, …), "" for nothing
         special; equal neighbours are a group
     limit : the value at the end of the colours, or of the bars; beyond it nothing changes. The
         largest magnitude by default
+    limits : the same, for each column its own
     formula : how a cell comes about, for all columns or for each; ``{name}`` stands for a term,
         ``{value}`` for the cell's own value
     terms, row_terms : numbers by cell, words by row
@@ -52,16 +65,19 @@ class Map:
 
     name: str
     title: str
-    values: Float[np.ndarray, "rows cols"]
+    values: Float[np.ndarray, "*frames rows cols"]
     rows: Sequence[str]
     cols: Sequence[str]
     kind: Literal["sequential", "diverging", "bars"] = "sequential"
     note: str = ""
     row_title: str = ""
     col_title: str = ""
+    row_names: Sequence[str] = ()
+    col_names: Sequence[str] = ()
     row_marks: Sequence[str] = ()
     col_marks: Sequence[str] = ()
     limit: float | None = None
+    limits: Sequence[float] = ()
     formula: str | Sequence[str] = ""
     terms: Mapping[str, Float[np.ndarray, "rows cols"]] = field(default_factory=dict)
     row_terms: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -76,6 +92,26 @@ class Points:
     y: Float[np.ndarray, " tokens"]
     x_title: str
     y_title: str
+
+
+@dataclass(frozen=True, eq=False)
+class Frames:
+    """Moments at which the maps have a matrix each; they are moved through in the browser.
+
+    Parameters
+    ----------
+    titles : what each moment is
+    lines : words beneath, some for each moment
+    steps : the step t of each; charts on the same page follow it
+    col_marks : what each column is at each moment; it replaces the maps' own
+    at : the moment to open at, as in a link; it wins over one chosen in the browser
+    """
+
+    titles: Sequence[str]
+    lines: Sequence[Sequence[str]]
+    steps: Sequence[int]
+    col_marks: Sequence[Sequence[str]]
+    at: int = 0
 
 
 @cache
@@ -93,6 +129,8 @@ def heatmaps(
     on_pin: Callable[[], None] | None = None,
     linked: bool = True,
     points: Points | None = None,
+    frames: Frames | None = None,
+    on_frame: Callable[[], None] | None = None,
 ) -> None:
     """Show matrices side by side, with a readout of the cell pointed at.
 
@@ -109,6 +147,11 @@ def heatmaps(
         finds it in ``st.session_state[key]["pin"]``: row and column, or None.
     points
         A plot of the rows' tokens beside the readout.
+    frames
+        The moments that maps with several matrices hold.
+    on_frame
+        If given, a moment chosen by letting the scrubber go is sent to the server, which finds
+        its index in ``st.session_state[key]["frame"]``.
     """
     blob, head = bytearray(), []
     for shown in maps:
@@ -118,10 +161,26 @@ def heatmaps(
     if points is not None:
         data["points"] = {name: getattr(points, name) for name in ("title", "x_title", "y_title")}
         data["points"] |= {name: _append(blob, getattr(points, name)) for name in "xy"}
-    data["asked"], data["pin"] = _asked(key, pin)
+    if frames is not None:
+        data["frames"] = {
+            name: [_plain(item) for item in getattr(frames, name)]
+            for name in ("titles", "lines", "steps", "col_marks")
+        }
+        asked, at = _asked(key, frames.at, "frame")
+        data["frames"] |= {"asked": asked, "at": at, "report": on_frame is not None}
+    data["asked"], data["pin"] = _asked(key, None if pin is None else tuple(pin))
     text = json.dumps(data).encode()
     text += b" " * (-(len(text) + 8) % 8)  # numbers start at a multiple of their size
-    _panel()(key=key, data=struct.pack("<q", len(text)) + text + blob, on_pin_change=on_pin)
+    _panel()(
+        key=key,
+        data=struct.pack("<q", len(text)) + text + blob,
+        on_pin_change=on_pin,
+        on_frame_change=on_frame,
+    )
+
+
+def _plain(item: object) -> object:
+    return item if isinstance(item, (str, int)) else list(cast("Sequence[str]", item))
 
 
 def _append(blob: bytearray, values: np.ndarray) -> tuple[int, list[int]]:
@@ -133,7 +192,7 @@ def _append(blob: bytearray, values: np.ndarray) -> tuple[int, list[int]]:
 
 def _described(shown: Map) -> dict[str, Any]:
     names = "name title kind note row_title col_title limit formula"
-    lists = "rows cols row_marks col_marks"
+    lists = "rows cols row_names col_names row_marks col_marks limits"
     return (
         {name: getattr(shown, name) for name in names.split()}
         | {name: list(getattr(shown, name)) for name in lists.split()}
@@ -141,16 +200,18 @@ def _described(shown: Map) -> dict[str, Any]:
     )
 
 
-def _asked(key: str, pin: Cell | None) -> tuple[int, Cell | None]:
-    """How often the server has set a pin, and to what.
+def _asked(key: str, value: Asked, field: str = "pin") -> tuple[int, Asked]:
+    """How often the server has set a pin (or a frame), and to what.
 
-    A pin that the browser itself reported is no news to it: the message stays the same to the
+    One that the browser itself reported is no news to it: the message stays the same to the
     byte, and Streamlit sends a reference instead of megabytes.
     """
-    count, sent, reported = st.session_state.get(f"{key} asked", (0, None, None))
+    memory = f"{key} {field} asked"
+    count, sent, reported = st.session_state.get(memory, (0, None, None))
     told = st.session_state.get(key)  # None until the panel is on the page
-    now = tuple(told["pin"]) if told and told.get("pin") else None
-    if told is None or (pin != now and (pin, now) != (sent, reported)):
-        count, sent, reported = count + 1, pin, now
-    st.session_state[f"{key} asked"] = count, sent, reported
+    now = told.get(field) if told else None
+    now = tuple(now) if isinstance(now, (list, tuple)) else now
+    if told is None or (value != now and (value, now) != (sent, reported)):
+        count, sent, reported = count + 1, value, now
+    st.session_state[memory] = count, sent, reported
     return count, sent
