@@ -96,7 +96,7 @@ class Anatomy:
         return self.model.blocks[block].attention.idle
 
     def level(self, block: int) -> float:
-        """The sink's level s in a block: attention there is K/(D + s), and s/(D + s) on the sink."""
+        """The sink's level s in a block: attention is K/(D + s), and s/(D + s) on the sink."""
         small, large = LEVELS[self.construction.dtype]
         return {0: small, self.depth - 1: large}.get(block, 0.0)
 
@@ -186,7 +186,7 @@ def anatomy(settings: Settings, table: Table | None = None) -> Anatomy:
     distance = cdist(places, places, "sqeuclidean")
     logits = -distance[:, 1 : 1 + n][:, used] / (2 * c.bandwidth**2)
     context = 1 + np.flatnonzero(used)
-    group = ["sink context masked query".split().index(kind) for kind in kinds]
+    group = [["sink", "context", "masked", "query"].index(kind) for kind in kinds]
     order = np.lexsort((_ranks(places, context, logits), group))
     inputs, labels, titles = _shown(settings, problem, places, context, table)
     return Anatomy(

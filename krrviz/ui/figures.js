@@ -36,6 +36,8 @@ class Panel {
     this.button.onclick = () => (this.timer ? this.rest() : this.play());
     this.escape = (event) => event.key === "Escape" && this.pin(false);
     addEventListener("keydown", this.escape);
+    this.follow = ({ detail }) => this.choose(detail); // heatmaps with moments lead the way
+    addEventListener("krrviz-step", this.follow);
     this.resizes = new ResizeObserver(() => {
       this.markLeftmost();
       for (const cell of this.cells.values()) cell.fit();
@@ -51,6 +53,7 @@ class Panel {
   close() {
     this.rest();
     removeEventListener("keydown", this.escape);
+    removeEventListener("krrviz-step", this.follow);
     for (const cell of this.cells.values()) cell.close();
   }
 

@@ -11,7 +11,7 @@ export default function ({ parentElement, data, setStateValue }) {
 
 const PAGE = 10; // rows that PageUp and PageDown pass
 const FONT = 11; // px
-const MARKS = { context: "#7f8a99", sink: "#b8860b", query: "#7b61c9", masked: "#c9ced6",
+const MARKS = { context: "#7f8a99", sink: "#b8860b", query: "#8d74d8", masked: "#c9ced6",
   read: "#2e93cc", written: "#d55e00" };
 const RAMPS = {
   light: {
@@ -412,7 +412,7 @@ class View {
 
   // One pixel a cell.
   paint(mode) {
-    const { map: { kind, limits }, cells: numbers, shape: [rows, cols], limit } = this;
+    const { map: { kind, limits }, cells: numbers, shape: [rows, cols] } = this;
     this.mode = mode;
     const table = ramp(RAMPS[mode][kind]);
     this.scaleBar(RAMPS[mode][kind]);
@@ -434,11 +434,27 @@ class View {
 
   scaleBar(colors) {
     const diverging = this.map.kind === "diverging";
-    const bar = element("i");
-    bar.style.background = `linear-gradient(to right, ${colors.join()})`;
-    const end = this.map.limits.length ? "each column's largest" : readable(this.limit, 3);
-    if (!this.limit) return this.scale.replaceChildren("every value is exactly 0");
-    this.scale.replaceChildren(diverging ? `−${end}` : "0", bar, diverging ? `+${end}` : end);
+    const half = (side) => {
+      const bar = element("i");
+      const part = side ? colors.slice(colors.length >> 1) : colors.slice(0, (colors.length >> 1) + 1);
+      bar.style.background = `linear-gradient(to right, ${part.join()})`;
+      return bar;
+    };
+    const { limit } = this;
+    if (!limit) return this.scale.replaceChildren("every value is exactly 0");
+    const [low, middle, high] = diverging
+      ? [`−${readable(limit, 3)}`, "0", `+${readable(limit, 3)}`]
+      : ["0", readable(limit / 4, 3), readable(limit, 3)];
+    this.scale.replaceChildren(low, half(0), middle, half(1), high);
+  }
+
+  // How far along the colours a value lies. From 0 on it goes by the root, so that a row that
+  // attends to many tokens shows beside one that attends to few; the scale names its middle.
+  share(value) {
+    const { limit } = this;
+    const diverging = this.map.kind === "diverging";
+    const part = limit ? Math.min(1, Math.max(-1, value / limit)) : 0;
+    return diverging ? (part + 1) / 2 : Math.sqrt(Math.max(0, part));
   }
 
   numbers(c) {
@@ -484,7 +500,7 @@ class View {
     c.fillStyle = theme.ink;
     [c.textAlign, c.textBaseline] = ["right", "middle"];
     if (!this.bars) for (const i of ticks(rows, h / rows >= FONT + 1 ? rows : h / 40))
-      c.fillText(map.rows[i], x - strip - 3, y + ((i + 0.5) / rows) * h, x - strip - 4);
+      c.fillText(map.rows[i], x - strip - 3, Math.max(y + FONT / 2, y + ((i + 0.5) / rows) * h), x - strip - 4);
     const base = y + h + strip + 3;
     const widest = Math.max(...sparse(map.cols).map((label) => c.measureText(label).width));
     c.textBaseline = "top";
@@ -584,7 +600,7 @@ class Scatter {
     const { theme, data: { points, maps: [{ row_marks: marks, rows }] }, current } = this.panel;
     const width = this.element.clientWidth;
     if (!width) return;
-    const height = 200;
+    const height = 180;
     const c = this.canvas.getContext("2d");
     const ratio = devicePixelRatio || 1;
     [this.canvas.width, this.canvas.height] = [Math.round(width * ratio), height * ratio];

@@ -23,18 +23,22 @@ STYLE = """<style>
 
 def _pages() -> list[StreamlitPage]:
     """All pages, the home page first. Home has an address of its own too, like every page."""
-    home = st.Page("pages/fan.py", title="Fan")
+    home = st.Page("pages/fan.py", title="Fan", icon=":material/show_chart:")
 
     def go_home() -> None:
         st.switch_page(home, query_params=st.query_params.to_dict())
 
-    return [st.Page(go_home, title="krrviz", default=True, visibility="hidden"), home]
+    return [
+        st.Page(go_home, title="krrviz", default=True, visibility="hidden"),
+        home,
+        st.Page("pages/attention.py", title="Attention = kernel", icon=":material/grid_on:"),
+    ]
 
 
 def run() -> None:
     """The whole app: address in, sidebar, page, address out."""
     st.set_page_config("krrviz", assets() / "favicon.svg", layout="wide")
-    page = st.navigation(_pages(), position="hidden")
+    page = st.navigation(_pages(), position="top")
     state.read_link()
     st.html(STYLE)
     vega()

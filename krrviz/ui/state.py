@@ -84,6 +84,15 @@ def look(**fields: Any) -> None:
     st.session_state.view = dataclasses.replace(view(), **fields)
 
 
+def nearest(field: str, size: int, owner: str, things: str) -> None:
+    """Hold a looked-at index below ``size``: beyond it the last is shown, and that is told."""
+    value = getattr(view(), field)
+    if isinstance(value, int) and value >= size:
+        told = f"{field}={value}: {owner} has {size} {things}; {size - 1} is the last and is shown."
+        st.warning(told, icon=":material/warning:")
+        look(**{field: size - 1})
+
+
 def completed() -> None:
     """Remember these settings as ones that could be computed."""
     st.session_state.completed = settings()
