@@ -78,7 +78,7 @@ def matrices(a: Anatomy, block: int) -> list[Map]:
             gap,
             kind="diverging",
             limit=tolerance,
-            note=f"At most {worst:.2g}, {verdict} the tolerance {tolerance:.2g} of the colours' ends.",
+            note=f"At most {worst:.2g}, {verdict} the tolerance {tolerance:.2g}, the colours' end.",
         ),
     ]
 

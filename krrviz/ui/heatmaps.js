@@ -412,24 +412,19 @@ class View {
 
   // One pixel a cell.
   paint(mode) {
-    const { map: { kind, limits }, cells: numbers, shape: [rows, cols] } = this;
+    const { map: { kind }, cells: numbers, shape: [rows, cols] } = this;
     this.mode = mode;
     const table = ramp(RAMPS[mode][kind]);
     this.scaleBar(RAMPS[mode][kind]);
     const image = new ImageData(cols, rows);
     const pixels = new Uint32Array(image.data.buffer);
     const [top, odd] = [table.length - 1, rgb("#e69f00")];
-    const scales = Array.from({ length: cols }, (_, j) => limits[j] ?? limit)
-      .map((end) => (kind === "diverging" ? [-end, 2 * end] : [0, end]));
-    for (let k = 0; k < numbers.length; k++) {
-      const [low, span] = scales[k % cols];
-      const share = span ? (numbers[k] - low) / span : kind === "diverging" ? 0.5 : 0;
+    for (let k = 0; k < numbers.length; k++)
       pixels[k] = Number.isFinite(numbers[k])
-        ? table[Math.round(Math.min(1, Math.max(0, share)) * top)] : odd;
-    }
+        ? table[Math.round(this.share(numbers[k], k % cols) * top)] : odd;
     this.image = element("canvas", { width: cols, height: rows });
     this.image.getContext("2d").putImageData(image, 0, 0);
-    [this.table, this.scales] = [table, scales];
+    this.table = table;
   }
 
   scaleBar(colors) {
@@ -442,16 +437,16 @@ class View {
     };
     const { limit } = this;
     if (!limit) return this.scale.replaceChildren("every value is exactly 0");
+    const end = this.map.limits.length ? "each column's largest" : readable(limit, 3);
     const [low, middle, high] = diverging
-      ? [`−${readable(limit, 3)}`, "0", `+${readable(limit, 3)}`]
-      : ["0", readable(limit / 4, 3), readable(limit, 3)];
+      ? [`−${end}`, "0", `+${end}`] : ["0", readable(limit / 4, 3), end];
     this.scale.replaceChildren(low, half(0), middle, half(1), high);
   }
 
   // How far along the colours a value lies. From 0 on it goes by the root, so that a row that
   // attends to many tokens shows beside one that attends to few; the scale names its middle.
-  share(value) {
-    const { limit } = this;
+  share(value, j) {
+    const limit = this.map.limits[j] ?? this.limit;
     const diverging = this.map.kind === "diverging";
     const part = limit ? Math.min(1, Math.max(-1, value / limit)) : 0;
     return diverging ? (part + 1) / 2 : Math.sqrt(Math.max(0, part));
@@ -467,9 +462,7 @@ class View {
       for (let j = 0; j < cols; j++) {
         const value = this.value(i, j);
         if (!value) continue; // a weight that is not there needs no number
-        const [low, span] = this.scales[j];
-        const share = span ? Math.min(1, Math.max(0, (value - low) / span)) : 0;
-        const color = this.table[Math.round(share * (this.table.length - 1))] ?? 0;
+        const color = this.table[Math.round(this.share(value, j) * (this.table.length - 1))] ?? 0;
         const light = (color & 255) * 0.21 + ((color >> 8) & 255) * 0.72 + ((color >> 16) & 255) * 0.07;
         c.fillStyle = light > 120 ? "#10151b" : "#f4f8fc";
         c.fillText(readable(value, 2), x + (j + 0.5) * across, y + (i + 0.5) * down, across - 4);

@@ -23,7 +23,7 @@ STYLE = """<style>
 
 def _pages() -> list[StreamlitPage]:
     """All pages, the home page first. Home has an address of its own too, like every page."""
-    home = st.Page("pages/fan.py", title="Fan", icon=":material/show_chart:")
+    home = st.Page("pages/fan.py", title="Fan")
 
     def go_home() -> None:
         st.switch_page(home, query_params=st.query_params.to_dict())
@@ -31,7 +31,7 @@ def _pages() -> list[StreamlitPage]:
     return [
         st.Page(go_home, title="krrviz", default=True, visibility="hidden"),
         home,
-        st.Page("pages/attention.py", title="Attention = kernel", icon=":material/grid_on:"),
+        st.Page("pages/attention.py", title="Attention = kernel"),
     ]
 
 
@@ -44,7 +44,7 @@ def run() -> None:
     vega()
     sidebar()
     for problem in state.problems():
-        st.warning(problem, icon=":material/warning:")
+        st.warning(problem)
     page.run()
     state.write_link()
 

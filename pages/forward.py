@@ -1,0 +1,121 @@
+"""Forward pass: does the stream, sub-block by sub-block, carry out the solver's iteration?"""
+
+import streamlit as st
+
+from krrviz import charts
+from krrviz.forward import equation, product_block, product_of
+from krrviz.frames import alpha_rows, fault_rows, square_rows
+from krrviz.surgery import broken
+from krrviz.ui import forward, shell, state, surgery
+from krrviz.ui.attention import names
+from krrviz.ui.badge import badge, report
+from krrviz.ui.compute import checked, dissected, faulty_errors, walked
+from krrviz.ui.figures import figures
+from krrviz.ui.heatmaps import heatmaps
+
+settings = shell.settings()
+
+st.subheader("The forward pass is the iteration")
+st.write(
+    "Every number the transformer holds: tokens down, channels across. Play it, or step with the "
+    "arrow keys; α follows the solver update by update. Click a token to follow it, then break "
+    "something."
+)
+
+a = dissected(settings)
+for notice in a.notices:
+    st.info(notice, icon=":material/info:")
+state.nearest("block", a.depth, "the transformer", "blocks")
+state.nearest("pin", len(a.kinds), "the prompt", "tokens")
+fault = surgery.fault(a.depth, settings.queries)
+view = state.view()
+
+intact, walk = walked(settings, None), walked(settings, fault)
+shown = forward.Shown(a, walk)
+if fault:
+    st.error(f"**Broken.** {fault.sentence(broken(a.model, None))}", icon=":material/heart_broken:")
+
+# -- the stream ---------------------------------------------------------------------------------
+
+after = walk.moment_of(view.block)
+moment = {"prompt": 0, "attention": after - 1}.get(view.part, after)
+context = [int(t) for t in a.order if a.kinds[t] == "context"]
+pinned = view.pin if isinstance(view.pin, int) else context[len(context) // 2]
+token, name = shown.to_walk(pinned), names(a)[pinned]
+
+
+def moved() -> None:
+    here = walk.moments[int(st.session_state.stream["frame"])]
+    state.look(block=here.block, part=here.part)
+
+
+def followed() -> None:
+    cell = st.session_state.stream["pin"]
+    state.look(pin="none" if cell is None else int(a.order[cell[0]]))
+
+
+left, right = st.columns([1.25, 1], gap="medium")
+with left:
+    column = walk.slots.index["alpha"]
+    heatmaps(
+        [forward.stream(shown, intact)],
+        key="stream",
+        pin=(shown.place(pinned), column) if isinstance(view.pin, int) else None,
+        on_pin=followed,
+        frames=forward.frames(walk, moment, token, name),
+        on_frame=moved,
+    )
+with right:
+    st.markdown(f"**{forward.title(walk, moment)}**, for token {name}")
+    st.latex(forward.formula(walk, moment, token))
+    found, solver, gap = forward.alphas(walk, moment, token)
+    here = equation(walk, moment, token)
+    table = [
+        "| | |",
+        "|---|---|",
+        f"| α channel, after {walk.moments[moment].step} updates | {found:.8g} |",
+        f"| Richardson's α at that step | {solver:.8g} |",
+        f"| difference | {gap:.2e} |",
+    ]
+    if here.expected is not None and here.found is not None:
+        table += [
+            f"| the formula, with exact K and product | {here.expected:.8g} |",
+            f"| what the stream holds | {here.found:.8g} |",
+        ]
+    st.markdown("\n".join(table))
+    badge(settings, checked(settings))
+
+# -- break it, and what follows the step ---------------------------------------------------------
+
+st.markdown("#### Break it")
+surgery.controls(a.depth, settings.queries)
+errors = faulty_errors(settings, None), fault and faulty_errors(settings, fault)
+product = product_of(walk, product_block(walk, walk.moments[moment].block))
+assert product is not None
+factors = f"u·{forward.channel(product[1])}"
+figures(
+    {
+        "errors": charts.steps(fault_rows(*errors), against="exact KRR", domain=(view.floor, 2.0)),
+        "alpha": charts.alphas(alpha_rows(walk, token), token=f"token {pinned}"),
+        "squares": charts.squares(
+            *square_rows(walk, walk.moments[moment].block, token), product=factors
+        ),
+    },
+    steps=settings.steps,
+    key="forward",
+    step=walk.moments[moment].step,
+)
+
+# -- who hears whom, and the weights -------------------------------------------------------------
+
+block = walk.moments[moment].block
+st.markdown(f"#### Who hears whom in block {block}, {walk.moments[after].place}")
+st.write(
+    "How much what a sub-block adds to token i changes with token j, by automatic "
+    "differentiation. Attention crosses tokens; the MLP cannot."
+)
+heatmaps(forward.jacobians(shown, block, token), key="jacobian")
+st.markdown(f"#### The weights of block {block}")
+for number, group in enumerate(forward.weights(walk, block)):
+    heatmaps(group, key=f"weights {number}")
+report(checked(settings))
