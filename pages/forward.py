@@ -24,7 +24,7 @@ st.write(
 
 a = dissected(settings)
 for notice in a.notices:
-    st.info(notice, icon=":material/info:")
+    st.info(notice)
 state.nearest("block", a.depth, "the transformer", "blocks")
 state.nearest("pin", len(a.kinds), "the prompt", "tokens")
 fault = surgery.fault(a.depth, settings.queries)
@@ -33,7 +33,7 @@ view = state.view()
 intact, walk = walked(settings, None), walked(settings, fault)
 shown = forward.Shown(a, walk)
 if fault:
-    st.error(f"**Broken.** {fault.sentence(broken(a.model, None))}", icon=":material/heart_broken:")
+    st.error(f"**Broken.** {fault.sentence(broken(a.model, None))}")
 
 # -- the stream ---------------------------------------------------------------------------------
 

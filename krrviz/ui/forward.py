@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,7 +44,7 @@ class Shown:
     def tokens(self) -> list[int]:
         return [self.token(place) for place in range(len(self.anatomy.order))]
 
-    def rows(self, places: Sequence[int] | None = None) -> dict[str, list[str]]:
+    def rows(self, places: Sequence[int] | None = None) -> dict[str, Any]:
         """Labels, names and marks of the tokens at some places, or all."""
         a = self.anatomy
         order = a.order if places is None else a.order[list(places)]

@@ -32,6 +32,7 @@ def _pages() -> list[StreamlitPage]:
         st.Page(go_home, title="krrviz", default=True, visibility="hidden"),
         home,
         st.Page("pages/attention.py", title="Attention = kernel"),
+        st.Page("pages/forward.py", title="Forward pass"),
     ]
 
 

@@ -44,7 +44,7 @@ def fault(depth: int, queries: int) -> Fault | None:
         state.nearest("fault_block", depth, "the transformer", "blocks")
     if kind == "unmask" and state.view().fault_query > queries:
         told = f"fault_query={state.view().fault_query}: the prompt has {queries} queries; "
-        st.warning(f"{told}the last is taken.", icon=":material/warning:")
+        st.warning(f"{told}the last is taken.")
         state.look(fault_query=queries)
     v = state.view()
     match kind:
@@ -77,6 +77,10 @@ def controls(depth: int, queries: int) -> None:
         st.button("Reset", on_click=reset, disabled=state.view().fault == "none")
 
 
+def _word(option: str) -> str:
+    return WORDS.get(option, option)
+
+
 def _defaults() -> dict[str, Any]:
     return {f.name: f for f in View.__dataclass_fields__.values() if f.name.startswith("fault")}
 
@@ -101,8 +105,7 @@ def _control(name: str, width: int, most: int | None = None) -> None:
     match about.rule:
         case Choice(options):
             label = "Break" if name == "fault" else about.label
-            words = WORDS if name == "fault" else {}
-            st.selectbox(label, options, format_func=lambda o: words.get(o, o), **common)
+            st.selectbox(label, options, format_func=_word, **common)
         case Number(whole=True) as rule:
             high = int(rule.high) if most is None else most
             st.number_input(f"{about.label}, {int(rule.low)} to {high}" if most else about.label,
