@@ -141,6 +141,11 @@ class Anatomy:
             kernel[rows, 0] = level / total[:, 0]
         return kernel * self.factor(block)
 
+    def nearest(self, token: int) -> int:
+        """The context token nearest to a token."""
+        context = np.flatnonzero(np.array(self.kinds) == "context")
+        return int(context[self.distance[token, context].argmin()])
+
     def step(self, block: int, token: int) -> Step | None:
         """From the scores of a token to its attention, in the weights' own precision."""
         if self.idle(block):
@@ -297,7 +302,9 @@ def _shown(
     if places.shape[1] > 1:
         flat = places.shape[1] == 2
         inputs = places.copy() if flat else principal(places, context)
-        words = ("x₁", "x₂") if flat else ("first principal coordinate", "second")
+        words = (
+            ("x₁", "x₂") if flat else ("first principal coordinate", "second principal coordinate")
+        )
         titles = ("a seriation of K", *words, y_title)
     else:
         inputs = places.copy() if raw is None else raw.x_raw(places)

@@ -30,7 +30,7 @@ view = state.view()
 # Maps show tokens in the anatomy's order; links name them by their place in the prompt.
 shown = {int(token): place for place, token in enumerate(a.order)}
 pin = view.pin if isinstance(view.pin, int) else None
-key = view.pin_key if isinstance(view.pin_key, int) else pin
+key = view.pin_key if isinstance(view.pin_key, int) else None if pin is None else a.nearest(pin)
 
 
 def pinned() -> None:

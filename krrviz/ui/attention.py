@@ -43,8 +43,8 @@ def matrices(a: Anatomy, block: int) -> list[Map]:
     context = np.array(a.kinds) == "context"
     top = float(kernel[:, context].max())
     level, tolerance = a.level(block), a.tolerance(block)
-    symbol = "D⁻¹K" if not level else "(D + s)⁻¹K"
-    times, rest = ("S · ", " On the sink: not times S.") if level > 1 else ("", "")
+    times, symbol = _words(a, block)
+    rest = " On the sink: not times S." if times else ""
     right = _map(
         a,
         "kernel",
@@ -81,6 +81,12 @@ def matrices(a: Anatomy, block: int) -> list[Map]:
             note=f"At most {worst:.2g}, {verdict} the tolerance {tolerance:.2g}, the colours' end.",
         ),
     ]
+
+
+def _words(a: Anatomy, block: int) -> tuple[str, str]:
+    """The factor and the kernel's symbol at a block."""
+    level = a.level(block)
+    return "S · " if level > 1 else "", "(D + s)⁻¹K" if level else "D⁻¹K"
 
 
 def _map(a: Anatomy, name: str, title: str, values: np.ndarray, **more: Any) -> Map:
@@ -149,15 +155,17 @@ def points(a: Anatomy) -> Points:
 
 def row(a: Anatomy, block: int, token: int, step: Step) -> list[Map]:
     """A token's row from score to D⁻¹K, as bars by key; and all row sums."""
-    context = np.array(a.kinds) == "context"
     kernel = a.kernel(block)[token]
-    gap = step.attention - kernel
+    shifted = step.score - step.score.max()
+    # Masked keys lie 10⁴ and more below.
+    depth = float(np.abs(shifted[np.array(a.kinds) == "context"]).max())
+    times, symbol = _words(a, block)
     steps = {
-        "score": ("1 · score q·k", step.score, float(np.abs(step.score[context]).max())),
+        "score": ("1 · score q·k − largest", shifted, depth),
         "exponential": ("2 · exp(score − largest)", step.exponential, None),
-        "softmax": (f"3 · divided by their sum {step.total:.6g}: attention", step.attention, None),
-        "kernel": ("D⁻¹K" if not a.level(block) else "K/(D + s)", kernel, None),
-        "difference": ("attention − D⁻¹K", gap, a.tolerance(block)),
+        "softmax": (f"3 · divided by their sum: {times}attention", step.attention, None),
+        "kernel": (f"{times}{symbol}", kernel, None),
+        "difference": ("difference", step.attention - kernel, a.tolerance(block)),
         "degree": ("row sums D of all tokens", a.degree, None),
     }
     tail = _ordered(a)
@@ -179,6 +187,7 @@ def row(a: Anatomy, block: int, token: int, step: Step) -> list[Map]:
 def numbers(a: Anatomy, block: int, token: int, key: int | None, step: Step) -> str:
     """The row's numbers in a sentence or two, those of one key among them."""
     sigma, j = a.construction.bandwidth, token if key is None else key
+    times, symbol = _words(a, block)
     vector = ", ".join(f"{value:.4g}" for value in step.query[:4])
     vector += ", …" if len(step.query) > 4 else ""
     degree = float(a.degree[token])
@@ -194,8 +203,8 @@ def numbers(a: Anatomy, block: int, token: int, key: int | None, step: Step) -> 
         )
     told[-1] += (
         f"; exp(score − largest) = **{step.exponential[j]:.6g}**; divided by the sum "
-        f"{step.total:.6g}: **{step.attention[j]:.6g}**; "
-        f"{'(D + s)⁻¹K' if a.level(block) else 'D⁻¹K'} says "
+        f"{step.total:.6g}{', times S' if times else ''}: **{step.attention[j]:.6g}**; "
+        f"{times}{symbol} says "
         f"**{a.kernel(block)[token, j]:.6g}**."
     )
     return " ".join(told)

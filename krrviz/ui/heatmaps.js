@@ -57,11 +57,11 @@ class Panel {
 
   show(bytes) {
     const problem = this.root.querySelector(".problem");
+    this.root.dataset.ready = "false"; // until it is drawn
     try {
       this.data = this.read(bytes);
       this.build();
       problem.hidden = true;
-      this.root.dataset.ready = "true";
     } catch (error) {
       console.error(error);
       problem.textContent = `The maps could not be drawn: ${error.message}`;
@@ -153,6 +153,7 @@ class Panel {
         font: `${FONT}px ${value("--st-font") || "sans-serif"}` };
       for (const view of this.views) view.draw();
       this.scatter?.draw();
+      this.root.dataset.ready = "true";
     });
     this.tell();
   }
@@ -555,10 +556,13 @@ class View {
     const [rows, cols] = this.shape;
     const i = rows === 1 ? 0 : this.panel.lit(this)?.i;
     let [low, high] = [0, 0];
+    // A limit is where the axis ends on each side that has values.
+    const end = this.map.limit;
     const values = i === undefined ? [] : Array.from({ length: cols }, (_, j) => this.value(i, j));
     for (const value of values) {
-      if (!Number.isFinite(value) || Math.abs(value) > this.limit) continue;
-      [low, high] = [Math.min(low, value), Math.max(high, value)];
+      if (!Number.isFinite(value)) continue;
+      if (value < 0) low = end === null ? Math.min(low, value) : -end;
+      if (value > 0) high = end === null ? Math.max(high, value) : end;
     }
     const at = (value) => y + h - ((value - low) / (high - low || 1)) * h;
     const bar = w / cols;
