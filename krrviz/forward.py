@@ -421,8 +421,8 @@ def _attention(walk: Walk, moment: int, token: int) -> Equation:
             )
         return Equation(
             (
-                rf"u_{i} = \frac{{1}}{{\delta}}\cdot\frac{{\delta}}{{D_{i}+\delta}}"
-                rf" = \frac{{1}}{{D_{i}}} = \frac{{1}}{{{latex(degree)}}} = {latex(1 / degree)}",
+                rf"u_{i} = \frac{{1}}{{\delta}}\cdot\frac{{\delta}}{{D_{i}+\delta}} = \frac{{1}}{{D_{i}}}",
+                rf"= \frac{{1}}{{{latex(degree)}}} = {latex(1 / degree)}",
             ),
             1 / degree,
             found,
@@ -449,7 +449,7 @@ def _attention(walk: Walk, moment: int, token: int) -> Equation:
     more = r" + \cdots" if len(alpha) > 2 else ""
     expected = float(terms.sum())
     return Equation(
-        (f"{name} = {head}", f"= {told}{more} = {latex(expected)}"),
+        (f"{name} = {head}", f"= {told}{more}", f"= {latex(expected)}"),
         expected,
         walk.value(moment, token, channel),
     )
@@ -490,8 +490,9 @@ def _mlp(walk: Walk, moment: int, token: int) -> Equation:
     return Equation(
         (
             rf"\alpha_{i} \leftarrow \alpha_{i} + \eta\,(b_{i} - z_{i} - \lambda\,{product})",
-            rf"= {latex(alpha)} + {latex(c.step)}\,({latex(b)} - {bracketed(z)}"
-            rf" - {latex(c.ridge)}\cdot {bracketed(ridge_term)}) = {latex(expected)}",
+            rf"= {latex(alpha)} + {latex(c.step)}\,\bigl({latex(b)}",
+            rf"\quad - {bracketed(z)} - {latex(c.ridge)}\cdot {bracketed(ridge_term)}\bigr)",
+            f"= {latex(expected)}",
         ),
         expected,
         found,

@@ -71,7 +71,7 @@ with right:
     found, solver, gap = forward.alphas(walk, moment, token)
     here = equation(walk, moment, token)
     table = [
-        "| | |",
+        f"| token {pinned} | |",
         "|---|---|",
         f"| α channel, after {walk.moments[moment].step} updates | {found:.8g} |",
         f"| Richardson's α at that step | {solver:.8g} |",
@@ -83,27 +83,34 @@ with right:
             f"| what the stream holds | {here.found:.8g} |",
         ]
     st.markdown("\n".join(table))
-    badge(settings, checked(settings))
+    product = product_of(walk, product_block(walk, walk.moments[moment].block))
+    assert product is not None
+    figures(
+        {
+            "alpha": charts.alphas(alpha_rows(walk, token), token=f"token {pinned}"),
+            "squares": charts.squares(
+                *square_rows(walk, walk.moments[moment].block, token),
+                product=f"u·{forward.channel(product[1])}",
+            ),
+        },
+        steps=settings.steps,
+        key="token",
+        step=walk.moments[moment].step,
+        led=True,
+    )
+badge(settings, checked(settings))
 
-# -- break it, and what follows the step ---------------------------------------------------------
+# -- break it -----------------------------------------------------------------------------------
 
 st.markdown("#### Break it")
 surgery.controls(a.depth, settings.queries)
 errors = faulty_errors(settings, None), fault and faulty_errors(settings, fault)
-product = product_of(walk, product_block(walk, walk.moments[moment].block))
-assert product is not None
-factors = f"u·{forward.channel(product[1])}"
 figures(
-    {
-        "errors": charts.steps(fault_rows(*errors), against="exact KRR", domain=(view.floor, 2.0)),
-        "alpha": charts.alphas(alpha_rows(walk, token), token=f"token {pinned}"),
-        "squares": charts.squares(
-            *square_rows(walk, walk.moments[moment].block, token), product=factors
-        ),
-    },
+    {"errors": charts.steps(fault_rows(*errors), against="exact KRR", domain=(view.floor, 2.0))},
     steps=settings.steps,
-    key="forward",
+    key="errors",
     step=walk.moments[moment].step,
+    led=True,
 )
 
 # -- who hears whom, and the weights -------------------------------------------------------------
@@ -116,6 +123,7 @@ st.write(
 )
 heatmaps(forward.jacobians(shown, block, token), key="jacobian")
 st.markdown(f"#### The weights of block {block}")
-for number, group in enumerate(forward.weights(walk, block)):
-    heatmaps(group, key=f"weights {number}")
+head, mlp = forward.weights(walk, block)
+heatmaps(head, key="head", linked=False)
+heatmaps(mlp, key="hidden")
 report(checked(settings))

@@ -110,7 +110,8 @@ class Panel {
   }
 
   // The scrubber moves over the steps that the tables hold; left at its end, it stays there.
-  slide({ steps, step }) {
+  slide({ steps, step, led }) {
+    this.slider.closest(".scrubber").hidden = led;
     const held = [...this.cells.values()].flatMap((cell) => cell.tables[cell.meta.tables[0]].step);
     const atEnd = this.base === this.steps.at(-1);
     this.steps = [...new Set(held)].sort((a, b) => a - b);

@@ -116,6 +116,7 @@ def stream(shown: Shown, intact: Walk) -> Map:
         row_title=f"token, by {shown.anatomy.titles[0]}",
         kind="diverging",
         limits=limits.tolist(),
+        note="Each channel has its own scale: its largest magnitude in the whole transformer.",
         **shown.rows(),
     )
 
@@ -202,10 +203,10 @@ def _typical(norms: np.ndarray) -> float | None:
     return float(np.quantile(some, 0.98)) if len(some) else None
 
 
-def weights(walk: Walk, block: int) -> list[list[Map]]:
-    """A block's matrices in groups that share their columns."""
+def weights(walk: Walk, block: int) -> tuple[list[Map], list[Map]]:
+    """A block's matrices: those of its attention, and those of its MLP, which share columns."""
     found = [_weight(m) for m in matrices(walk.slots, walk.model.blocks[block])]
-    return [found[:2], found[2:4], found[4:]]
+    return found[:4], found[4:]
 
 
 def _weight(matrix: Matrix) -> Map:
@@ -224,5 +225,5 @@ def _weight(matrix: Matrix) -> Map:
         col_title=unit,
         kind="diverging",
         limits=np.abs(values).max(0).tolist(),
-        note=f"{filled} of {values.size} entries are not 0.",
+        note=f"{filled} of {values.size} entries are not 0. Each column has its own scale.",
     )

@@ -105,6 +105,7 @@ class Panel {
     this.views.forEach((view, k) => (view.canvas.tabIndex = k && this.data.linked ? -1 : 0));
     this.scrubber.show(this.data.frames);
     this.legend();
+    this.root.classList.toggle("brief", !maps.some((map) => map.formula.length));
     const beside = this.root.querySelector(".beside");
     this.scatter = points ? (this.scatter ?? new Scatter(this)) : null;
     beside.replaceChildren(...(this.scatter ? [this.scatter.element] : []));
@@ -438,7 +439,7 @@ class View {
     };
     const { limit } = this;
     if (!limit) return this.scale.replaceChildren("every value is exactly 0");
-    const end = this.map.limits.length ? "each column's largest" : readable(limit, 3);
+    const end = this.map.limits.length ? "" : readable(limit, 3); // columns differ
     const [low, middle, high] = diverging
       ? [`−${end}`, "0", `+${end}`] : ["0", readable(limit / 4, 3), end];
     this.scale.replaceChildren(low, half(0), middle, half(1), high);
