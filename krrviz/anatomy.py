@@ -113,9 +113,10 @@ class Anatomy:
     def tolerance(self, block: int) -> float:
         """The most that attention may differ from the kernel.
 
-        Twice as much where the sink's logit, another two numbers that are rounded, takes part.
+        Four times as much where the sink takes part: its logit holds ‖x_i‖²/2σ², which elsewhere
+        cancels with all of its rounding.
         """
-        return attention_tolerance(self.construction) * (2 if self.level(block) else 1)
+        return attention_tolerance(self.construction) * (4 if self.level(block) else 1)
 
     def attention(self, block: int) -> Square | None:
         """The pattern of a block, times ``factor``; None where the block is idle."""
