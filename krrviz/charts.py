@@ -199,16 +199,19 @@ def alphas(rows: pd.DataFrame, *, token: str) -> Figure:
     )  # fmt: skip
 
 
-def squares(marks: pd.DataFrame, curve: pd.DataFrame, *, product: str) -> Figure:
+def squares(
+    marks: pd.DataFrame, curve: pd.DataFrame, *, product: tuple[str, str], balance: float
+) -> Figure:
     """Draw the square that hinges make, with a product's two operands on it by step.
 
-    `marks` holds step, sign (s₊ or s₋), s, square; `curve` holds s, made, exact.
+    `marks` holds step, sign (s₊ or s₋), s, square; `curve` holds s, made, exact. `product` names
+    the factors u and v; the operands are s± = gu ± v/g, g the `balance`.
     """
     gap = (curve["made"] - curve["exact"]).abs().max()
     return Figure(
-        _squares(product, step=_last(marks), hidden=[]),
+        _squares(*product, f"{balance:.3g}", step=_last(marks), hidden=[]),
         {"marks": marks, "curve": curve},
-        f"The hinges' square beside s², for {product} = (s₊² − s₋²)/4. "
+        f"The hinges' square beside s², for {'·'.join(product)} = (s₊² − s₋²)/4. "
         f"Largest distance drawn: {gap:.2g}.",
     )
 
@@ -480,14 +483,15 @@ def _alphas(methods: tuple[tuple[str, str], ...], token: str) -> Layers:
 
 
 @_once
-def _squares(product: str) -> Layers:
+def _squares(u: str, v: str, g: str) -> Layers:
     made, exact = STYLES["transformer"], STYLES["preconditioned_richardson"]
     plus, minus = STYLES["gradient_descent"], STYLES["nesterov"]
+    times, over = ("", "") if g == "1" else (f"{g} ", f"/{g}")
     looks = {
         "made": {"title": "made of hinges", "color": made.color, "width": 3},
         "exact": {"title": "s²", "color": exact.color, "dash": exact.dash, "width": 2},
-        "s₊": {"title": "s₊", "color": plus.color, "shape": plus.shape},
-        "s₋": {"title": "s₋", "color": minus.color, "shape": minus.shape},
+        "s₊": {"title": f"s₊ = {times}{u} + {v}{over}", "color": plus.color, "shape": plus.shape},
+        "s₋": {"title": f"s₋ = {times}{u} − {v}{over}", "color": minus.color, "shape": minus.shape},
     }
 
     def line(key: str, **mark: Any) -> alt.Chart:
@@ -519,7 +523,7 @@ def _squares(product: str) -> Layers:
         line("exact", strokeDash=list(exact.dash)),
         mark("s₊"),
         mark("s₋"),
-        title=f"The product {product} = (s₊² − s₋²)/4",
+        title=f"The product {u}·{v} = (s₊² − s₋²)/4, each square made of hinges",
         usermeta={
             "row": "wide",
             "tables": ["marks", "curve"],

@@ -421,7 +421,8 @@ def _attention(walk: Walk, moment: int, token: int) -> Equation:
             )
         return Equation(
             (
-                rf"u_{i} = \frac{{1}}{{\delta}}\cdot\frac{{\delta}}{{D_{i}+\delta}} = \frac{{1}}{{D_{i}}}",
+                rf"u_{i} = \frac{{1}}{{\delta}}\cdot\frac{{\delta}}{{D_{i}+\delta}}"
+                rf" = \frac{{1}}{{D_{i}}}",
                 rf"= \frac{{1}}{{{latex(degree)}}} = {latex(1 / degree)}",
             ),
             1 / degree,

@@ -5,7 +5,6 @@ import streamlit as st
 from krrviz import charts
 from krrviz.forward import equation, product_block, product_of
 from krrviz.frames import alpha_rows, fault_rows, square_rows
-from krrviz.surgery import broken
 from krrviz.ui import forward, shell, state, surgery
 from krrviz.ui.attention import names
 from krrviz.ui.badge import badge, report
@@ -32,8 +31,8 @@ view = state.view()
 
 intact, walk = walked(settings, None), walked(settings, fault)
 shown = forward.Shown(a, walk)
-if fault:
-    st.error(f"**Broken.** {fault.sentence(broken(a.model, None))}")
+sentence = fault.sentence(a.model) if fault else "Nothing is broken."
+st.markdown(f":red[**Broken:** {sentence}]" if fault else sentence)
 
 # -- the stream ---------------------------------------------------------------------------------
 
@@ -79,7 +78,7 @@ with right:
     ]
     if here.expected is not None and here.found is not None:
         table += [
-            f"| the formula, with exact K and product | {here.expected:.8g} |",
+            f"| the formula, worked out | {here.expected:.8g} |",
             f"| what the stream holds | {here.found:.8g} |",
         ]
     st.markdown("\n".join(table))
@@ -90,7 +89,8 @@ with right:
             "alpha": charts.alphas(alpha_rows(walk, token), token=f"token {pinned}"),
             "squares": charts.squares(
                 *square_rows(walk, walk.moments[moment].block, token),
-                product=f"u·{forward.channel(product[1])}",
+                product=(product[0], forward.channel(product[1])),
+                balance=walk.construction.balance(product[2]),
             ),
         },
         steps=settings.steps,
@@ -105,6 +105,11 @@ badge(settings, checked(settings))
 st.markdown("#### Break it")
 surgery.controls(a.depth, settings.queries)
 errors = faulty_errors(settings, None), fault and faulty_errors(settings, fault)
+ends = [f"{float(error[-1]):.3g}" for error in errors if error is not None]
+st.write(
+    f"{sentence} Error to exact KRR at step {settings.steps}, mean over prompts: {ends[0]} whole"
+    + (f", **{ends[1].replace('inf', 'overflow')} broken**." if fault else ".")
+)
 figures(
     {"errors": charts.steps(fault_rows(*errors), against="exact KRR", domain=(view.floor, 2.0))},
     steps=settings.steps,
