@@ -35,8 +35,8 @@ class Step:
     """A token's row, from scores to attention, by key.
 
     query : q_i = W_Q h_i. score : q_i·k_j. exponential : exp(score − largest), whose sum is
-    ``total``. attention : exponential/total. cancelled : ‖x_i‖²/2σ², by which the scores of
-    context keys exceed −‖x_i − x_j‖²/2σ², and which softmax cancels.
+    ``total``. attention : their quotient, as the block computes it. cancelled : ‖x_i‖²/2σ², by
+    which the scores of context keys exceed −‖x_i − x_j‖²/2σ², and which softmax cancels.
     """
 
     query: Float[np.ndarray, " width"]
@@ -161,7 +161,7 @@ class Anatomy:
             _numpy(score),
             _numpy(exponential),
             float(exponential.sum()),
-            _numpy(exponential / exponential.sum()) * self.factor(block),
+            _numpy(head.pattern(stream)[token]) * self.factor(block),
             norm / self.construction.bandwidth**2,
         )
 

@@ -643,7 +643,8 @@ class Scatter {
     c.globalAlpha = 0.75;
     for (let k = 0; k < points.x.length; k++) dot(k, 2.5, colorOf(marks[k]));
     c.globalAlpha = 1;
-    if (current) [dot(current.j, 6, theme.j, "j"), dot(current.i, 6, theme.i, "i")];
+    if (current && current.i !== current.j) dot(current.j, 6, theme.j, "j");
+    if (current) dot(current.i, 6, theme.i, current.i === current.j ? "i = j" : "i");
     this.canvas.ariaLabel = `${points.title}: ${points.x_title} and ${points.y_title} of `
       + `${rows.length} tokens${current ? `; token ${rows[current.i]} is lit` : ""}.`;
   }
