@@ -209,7 +209,7 @@ def squares(
     """
     gap = (curve["made"] - curve["exact"]).abs().max()
     return Figure(
-        _squares(*product, f"{balance:.3g}", step=_last(marks), hidden=[]),
+        _squares(*product, f"{balance:.3g}", step=_last(marks) if len(marks) else 0, hidden=[]),
         {"marks": marks, "curve": curve},
         f"The hinges' square beside s², for {'·'.join(product)} = (s₊² − s₋²)/4. "
         f"Largest distance drawn: {gap:.2g}.",

@@ -173,7 +173,7 @@ def square_rows(walk: Walk, block: int, token: int) -> tuple[pd.DataFrame, pd.Da
     assert made is not None
     _, factor, r, _, _ = made
     g = walk.construction.balance(r)
-    u = walk.value(len(walk.moments) - 1, token, "u")
+    u = walk.value(1, token, "u")  # after the read-in's attention; nothing writes it later
     if factor == "y":
         v = np.full(len(walk.alpha), walk.value(0, token, "y"))
     else:

@@ -10,6 +10,7 @@ from krrviz.ui.attention import names
 from krrviz.ui.badge import badge, report
 from krrviz.ui.compute import checked, dissected, faulty_errors, walked
 from krrviz.ui.figures import figures
+from krrviz.ui.forward import number
 from krrviz.ui.heatmaps import heatmaps
 
 settings = shell.settings()
@@ -72,14 +73,14 @@ with right:
     table = [
         f"| token {pinned} | |",
         "|---|---|",
-        f"| α channel, after {walk.moments[moment].step} updates | {found:.8g} |",
-        f"| Richardson's α at that step | {solver:.8g} |",
-        f"| difference | {gap:.2e} |",
+        f"| α channel, after {walk.moments[moment].step} updates | {number(found, '.8g')} |",
+        f"| Richardson's α at that step | {number(solver, '.8g')} |",
+        f"| difference | {number(gap, '.2e')} |",
     ]
     if here.expected is not None and here.found is not None:
         table += [
-            f"| the formula, worked out | {here.expected:.8g} |",
-            f"| what the stream holds | {here.found:.8g} |",
+            f"| the formula, worked out | {number(here.expected, '.8g')} |",
+            f"| what the stream holds | {number(here.found, '.8g')} |",
         ]
     st.markdown("\n".join(table))
     product = product_of(walk, product_block(walk, walk.moments[moment].block))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -95,6 +96,11 @@ def told(walk: Walk, moment: int) -> list[str]:
     return [f"reads {words(by['W_1'])}", written]
 
 
+def number(value: float, digits: str = ".6g") -> str:
+    """A number as text; what is no number has overflowed."""
+    return format(value, digits) if math.isfinite(value) else "overflow"
+
+
 def alphas(walk: Walk, moment: int, token: int) -> tuple[float, float, float]:
     """The α channel, the solver's α at the same step, and their difference."""
     found, solver = walk.value(moment, token, "alpha"), walk.solver_alpha(moment, token)
@@ -139,8 +145,8 @@ def frames(walk: Walk, at: int, token: int, name: str) -> Frames:
         found, solver, gap = alphas(walk, moment, token)
         step = walk.moments[moment].step
         return (
-            f"α of token {name} after {step} updates: {found:.6g} in the channel, {solver:.6g} in "
-            f"the solver, difference {gap:.1e}"
+            f"α of token {name} after {step} updates: {number(found)} in the channel, "
+            f"{number(solver)} in the solver, difference {number(gap, '.1e')}"
         )
 
     moments = range(len(walk.moments))

@@ -33,7 +33,8 @@ def drawn(page: Page, name: str) -> list[list[float]]:
     return maps(page, name).evaluate(
         """(root, name) => {
             const [rows, cols] = root.heatmaps.shape(name);
-            const line = (i) => Array.from({ length: cols }, (_, j) => root.heatmaps.value(name, i, j));
+            const line = (i) =>
+                Array.from({ length: cols }, (_, j) => root.heatmaps.value(name, i, j));
             return Array.from({ length: rows }, (_, i) => line(i));
         }""",
         name,
@@ -49,8 +50,9 @@ def rows(page: Page, name: str) -> pd.DataFrame:
     return pd.DataFrame(
         page.evaluate(
             """(name) => {
-                const shadows = [...document.querySelectorAll('*')].flatMap(e => e.shadowRoot ?? []);
-                const panels = shadows.flatMap(s => [...s.querySelectorAll('[data-testid=figures]')]);
+                const all = (root, what) => [...root.querySelectorAll(what)];
+                const shadows = all(document, '*').flatMap(e => e.shadowRoot ?? []);
+                const panels = shadows.flatMap(s => all(s, '[data-testid=figures]'));
                 return panels.find(p => p.krrviz.names().includes(name)).krrviz.rows(name);
             }""",
             name,
@@ -251,7 +253,7 @@ def test_a_link_breaks_it_and_reset_brings_it_back(
     assert_curves(page, settings, fault)
     assert_shows(page, w, frame(page))
     expect(page.get_by_text(fault.sentence(walk(settings).model)).first).to_be_visible()
-    page.get_by_role("button", name="Reset").click()
+    page.get_by_role("button", name="Reset", exact=True).click()
     page.wait_for_url(re.compile("fault=none"))
     settled(page)
     assert linked(page)[1] == View(block=4)
