@@ -48,9 +48,7 @@ def main() -> None:
         page.wait_for_function(SETTLED, timeout=120_000, polling=50)
         page.evaluate(WATCH)
         blocks = [
-            seconds(page, "", name)
-            for _ in range(RUNS)
-            for name in ("read-in", "update, first half")
+            seconds(page, "", name) for _ in range(RUNS) for name in ("read-in", "update (a)")
         ]
         pins = [seconds(page, "[data-testid=heatmaps] canvas.cells") for _ in range(RUNS)]
         browser.close()

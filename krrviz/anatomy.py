@@ -193,7 +193,7 @@ def anatomy(settings: Settings, table: Table | None = None) -> Anatomy:
     logits = -distance[:, 1 : 1 + n][:, used] / (2 * c.bandwidth**2)
     context = 1 + np.flatnonzero(used)
     group = [["sink", "context", "masked", "query"].index(kind) for kind in kinds]
-    order = np.lexsort((_ranks(places, context, logits), group))
+    order = np.lexsort((_ranks(places, context, logits), np.array(group)))
     inputs, labels, titles = _shown(settings, problem, places, context, table)
     return Anatomy(
         construction=c,

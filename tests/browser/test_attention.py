@@ -204,7 +204,7 @@ def test_the_keyboard_alone_suffices(page: Page, app: str, settled: Settled) -> 
 
 def test_a_block_is_chosen_by_name(page: Page, app: str, settled: Settled) -> None:
     a = opened(page, settled, app + START)
-    for part, block in (("read-in", 0), ("read-out", 13), ("update, first half", 1)):
+    for part, block in (("read-in", 0), ("read-out", 13), ("update (a)", 1)):
         page.get_by_role("radio", name=part, exact=True).click()
         page.wait_for_url(f"**block={block}&**")
         settled(page)
