@@ -54,13 +54,20 @@ def followed() -> None:
     state.look(pin="none" if cell is None else int(a.order[cell[0]]))
 
 
+def cell() -> tuple[int, int] | None:
+    """The pinned token's row, at the channel clicked, or α where a link pins it."""
+    if not isinstance(view.pin, int):
+        return None
+    row, clicked = shown.place(pinned), (st.session_state.get("stream") or {}).get("pin")
+    return (row, int(clicked[1]) if clicked and clicked[0] == row else walk.slots.index["alpha"])
+
+
 left, right = st.columns([1.25, 1], gap="medium")
 with left:
-    column = walk.slots.index["alpha"]
     heatmaps(
         [forward.stream(shown, intact)],
         key="stream",
-        pin=(shown.place(pinned), column) if isinstance(view.pin, int) else None,
+        pin=cell(),
         on_pin=followed,
         frames=forward.frames(walk, moment, token, name),
         on_frame=moved,
