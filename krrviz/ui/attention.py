@@ -116,7 +116,7 @@ def _ordered(a: Anatomy) -> dict[str, Any]:
 
 
 def _in_order(a: Anatomy, words: Sequence[str]) -> list[str]:
-    return [words[i] for i in a.order.tolist()]
+    return [words[int(i)] for i in a.order]
 
 
 def _formula(a: Anatomy, block: int) -> dict[str, Any]:
