@@ -8,6 +8,7 @@ be used changes nothing, and a widget that is not drawn loses nothing.
 from __future__ import annotations
 
 import dataclasses
+from collections import deque
 from typing import Any, NoReturn
 from urllib.parse import parse_qs, urlencode
 
@@ -40,9 +41,13 @@ def read_link() -> None:
     """Take settings and view from the address, unless it is the one this session wrote.
 
     An empty address, as after a change of page, changes nothing once the session has started.
+    Nor does one that this session wrote a moment ago, where a control has been moved since: a
+    browser asks for the next run before it has heard of the last one's address.
     """
     address = {key: st.query_params.get_all(key) for key in st.query_params}
     if started() and (not address or address == st.session_state.written):
+        return
+    if started() and st.session_state.get("moved") and address in st.session_state.earlier:
         return
     text = urlencode(address, doseq=True)
     record, bad = Settings.read(text)
@@ -52,13 +57,15 @@ def read_link() -> None:
         bad = (*bad, "data=csv needs a file, which only the command line takes for now.")
     st.session_state.update(settings=record, view=looked, problems=(*bad, *worse), written=address)
     st.session_state.setdefault("completed", Settings())
+    st.session_state.setdefault("earlier", deque(maxlen=16)).append(address)
 
 
 def write_link() -> None:
     """Make the address a complete link: every setting, also the defaults."""
     foreign = {key: st.query_params.get_all(key) for key in FOREIGN_KEYS & {*st.query_params}}
     written = parse_qs(settings().to_query()) | parse_qs(view().to_query()) | foreign
-    st.session_state.written = written
+    st.session_state.earlier.append(written)
+    st.session_state.update(written=written, moved=False)
     if written != {key: st.query_params.get_all(key) for key in st.query_params}:
         st.query_params.from_dict(written)
 
@@ -76,12 +83,12 @@ def change(**fields: Any) -> None:
 
 def replace(record: Settings) -> None:
     """Replace the settings as a whole."""
-    st.session_state.update(settings=record, problems=())
+    st.session_state.update(settings=record, problems=(), moved=True)
 
 
 def look(**fields: Any) -> None:
     """Change what is looked at."""
-    st.session_state.view = dataclasses.replace(view(), **fields)
+    st.session_state.update(view=dataclasses.replace(view(), **fields), moved=True)
 
 
 def nearest(field: str, size: int, owner: str, things: str) -> None:
