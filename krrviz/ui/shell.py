@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import streamlit as st
 from streamlit.navigation.page import StreamlitPage
 
@@ -48,6 +50,17 @@ def run() -> None:
         st.warning(problem)
     page.run()
     state.write_link()
+    _settle()
+
+
+@st.cache_resource
+def _settle() -> None:
+    """Once a server: spare the libraries, now loaded, the search for garbage after every run.
+
+    It walks through all that they hold, which takes longer than most runs.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def settings() -> Settings:
