@@ -103,10 +103,9 @@ def warm(call: Callable[[], object], runs: int = RUNS) -> float:
 def page() -> Iterator[str]:
     """What the first page computes."""
     yield f"first page, default settings, median of {RUNS} warm runs"
-    drawn = fan(Settings())
     calls = {
         "fan": fan,
-        "trust": lambda settings: trust(drawn),
+        "trust": trust,
         "curve": lambda settings: curve(settings, "transformer"),
     }
     for name, call in calls.items():

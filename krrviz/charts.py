@@ -53,6 +53,9 @@ STYLES = {
         "#b8860b", (4, 2), "M-.35,-1H.35V-.35H1V.35H.35V1H-.35V.35H-1V-.35H-.35Z"
     ),
     "preconditioned_conjugate_gradient": Style("#7f7f7f", (1, 3), "M1,0L-.8,-1V1Z"),
+    "broken": Style(
+        "#d1347b", (3, 3), "M-1,-.6L-.6,-1L0,-.4L.6,-1L1,-.6L.4,0L1,.6L.6,1L0,.4L-.6,1L-1,.6L-.4,0Z"
+    ),
 }
 
 INK = {"light": "#1a2027", "dark": "#eef2f6"}
@@ -180,6 +183,41 @@ def prediction(
     )  # fmt: skip
 
 
+def alphas(rows: pd.DataFrame, *, token: str) -> Figure:
+    """Draw one token's α by step, in the channel and in the solver: method, title, step, alpha."""
+    trusted = rows.loc[rows["method"] == "preconditioned_richardson", "alpha"]
+    seen = [0.0, *(trusted if len(trusted) else rows["alpha"].clip(-1, 1))]
+    seen = [value for value in seen if math.isfinite(value)]
+    margin = 0.25 * (max(seen) - min(seen)) or 1.0
+    methods = dict(_by_method(rows))
+    said = "; ".join(f"{title}: {_sampled(part, 'alpha')}" for (_, title), part in methods.items())
+    return Figure(
+        _alphas(
+            tuple(methods), token,
+            step=_last(rows), hidden=[], low=min(seen) - margin, high=max(seen) + margin,
+        ),
+        {"curves": rows},
+        f"α of {token} by step. {said}.",
+    )  # fmt: skip
+
+
+def squares(
+    marks: pd.DataFrame, curve: pd.DataFrame, *, product: tuple[str, str], balance: float
+) -> Figure:
+    """Draw the square that hinges make, with a product's two operands on it by step.
+
+    `marks` holds step, sign (s₊ or s₋), s, square; `curve` holds s, made, exact. `product` names
+    the factors u and v; the operands are s± = gu ± v/g, g the `balance`.
+    """
+    gap = (curve["made"] - curve["exact"]).abs().max()
+    return Figure(
+        _squares(*product, f"{balance:.3g}", step=_last(marks) if len(marks) else 0, hidden=[]),
+        {"marks": marks, "curve": curve},
+        f"The hinges' square beside s², for {'·'.join(product)} = (s₊² − s₋²)/4. "
+        f"Largest distance drawn: {gap:.2g}.",
+    )
+
+
 def _column(frame: pd.DataFrame, name: str) -> Any:
     return frame[name]  # pandas does not say whether that is a column or a table
 
@@ -193,10 +231,10 @@ def _by_method(frame: pd.DataFrame) -> Iterator[tuple[tuple[str, str], pd.DataFr
         yield (str(method), str(title)), rows
 
 
-def _sampled(frame: Any) -> str:
-    """Say the error at the first, the middle and the last step."""
+def _sampled(frame: Any, value: str = "error") -> str:
+    """Say a value at the first, the middle and the last step."""
     rows = frame.sort_values("step").iloc[[0, len(frame) // 2, -1]].drop_duplicates("step")
-    said = [f"{e:.2g}" if math.isfinite(e) else "overflow" for e in rows["error"]]
+    said = [f"{e:.2g}" if math.isfinite(e) else "overflow" for e in rows[value]]
     return ", ".join(f"{e} at step {t}" for e, t in zip(said, rows["step"], strict=True))
 
 
@@ -393,6 +431,105 @@ def _prediction(series: str, x_title: str, y_title: str) -> Layers:
         usermeta={
             "row": "wide",
             "tables": ["curves", "exact", "data"],
+            "legend": [{"key": key, **look} for key, look in looks.items()],
+        },
+        config=theme("light"),
+    )
+
+
+@_once
+def _alphas(methods: tuple[tuple[str, str], ...], token: str) -> Layers:
+    looks = [{"key": key, "title": name, **STYLES[key]._asdict()} for key, name in methods]
+
+    def scale(look: str) -> alt.Scale:
+        return alt.Scale(domain=[x["title"] for x in looks], range=[x[look] for x in looks])
+
+    domain = alt.Scale(domain=[alt.ExprRef("low"), alt.ExprRef("high")], nice=False, zero=False)
+    curves = (
+        _table("curves")
+        .transform_filter(VISIBLE)
+        .encode(
+            _x("step", "step t"),
+            alt.Y("alpha:Q", title=f"α of {token}", scale=domain, axis=alt.Axis(tickCount=5)),
+            alt.Color("title:N", title=None, scale=scale("color")),
+        )
+    )
+    points = curves.encode(
+        alt.Shape("title:N", title=None, scale=scale("shape")),
+        tooltip=[
+            alt.Tooltip("title:N", title="what"),
+            alt.Tooltip("step:Q", title="step t"),
+            alt.Tooltip("alpha:Q", format=".6g"),
+        ],
+    )
+    rule = _table("curves").transform_filter(NOW).transform_aggregate(groupby=["step"])
+    return alt.layer(
+        rule.mark_rule(style="now", opacity=0.7).encode(_x("step", "step t")),
+        curves.mark_line(clip=True).encode(
+            alt.StrokeDash("title:N", title=None, scale=scale("dash")),
+            strokeWidth=alt.condition(
+                "datum.method == 'transformer'", alt.value(WIDE), alt.value(NARROW)
+            ),
+        ),
+        points.mark_point(clip=True, filled=True, size=90, opacity=0),  # for the tooltips
+        points.transform_filter(NOW).mark_point(clip=True, filled=True, size=90, opacity=1),
+        title="α in the channel and in the solver",
+        usermeta={
+            "row": "wide",
+            "tables": ["curves"],
+            "hover": {"x": "step"},
+            "legend": looks,
+            "value": "alpha",
+        },
+        config=theme("light"),
+    )
+
+
+@_once
+def _squares(u: str, v: str, g: str) -> Layers:
+    made, exact = STYLES["transformer"], STYLES["preconditioned_richardson"]
+    plus, minus = STYLES["gradient_descent"], STYLES["nesterov"]
+    times, over = ("", "") if g == "1" else (f"{g} ", f"/{g}")
+    looks = {
+        "made": {"title": "made of hinges", "color": made.color, "width": 3},
+        "exact": {"title": "s²", "color": exact.color, "dash": exact.dash, "width": 2},
+        "s₊": {"title": f"s₊ = {times}{u} + {v}{over}", "color": plus.color, "shape": plus.shape},
+        "s₋": {"title": f"s₋ = {times}{u} − {v}{over}", "color": minus.color, "shape": minus.shape},
+    }
+
+    def line(key: str, **mark: Any) -> alt.Chart:
+        return (
+            _table("curve")
+            .transform_filter(f"indexof(hidden, '{key}') < 0")
+            .mark_line(color=looks[key]["color"], strokeWidth=looks[key]["width"], **mark)
+            .encode(_x("s", "operand s"), alt.Y(f"{key}:Q", title="square"))
+        )
+
+    def mark(key: str) -> alt.Chart:
+        return (
+            _table("marks")
+            .transform_filter(f"{NOW} && datum.sign == '{key}' && indexof(hidden, '{key}') < 0")
+            .mark_point(
+                filled=True, size=130, opacity=1, color=looks[key]["color"],
+                shape=looks[key]["shape"],
+            )
+            .encode(
+                _x("s", "operand s"),
+                alt.Y("square:Q"),
+                tooltip=["sign:N", alt.Tooltip("s:Q", format=".5g"),
+                         alt.Tooltip("square:Q", format=".5g")],
+            )
+        )  # fmt: skip
+
+    return alt.layer(
+        line("made"),
+        line("exact", strokeDash=list(exact.dash)),
+        mark("s₊"),
+        mark("s₋"),
+        title=f"The product {u}·{v} = (s₊² − s₋²)/4, each square made of hinges",
+        usermeta={
+            "row": "wide",
+            "tables": ["marks", "curve"],
             "legend": [{"key": key, **look} for key, look in looks.items()],
         },
         config=theme("light"),

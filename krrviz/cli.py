@@ -69,7 +69,7 @@ def _run(options: argparse.Namespace) -> None:
 
     started = time.perf_counter()
     result = fan(settings, table)
-    checks = trust(result, table)
+    checks = trust(settings, table, result.residual)
     steps = step_rows(result)
     final = steps[steps.step == settings.steps]
     summary = {

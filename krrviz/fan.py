@@ -105,6 +105,11 @@ def relative_error(
     return torch.where(size > torch.finfo(size.dtype).tiny, gap / size, torch.nan)
 
 
+def mean_error(errors: Float[Tensor, "*any prompts"]) -> Float[Tensor, "*any"]:
+    """The mean over the prompts that have a relative error; 0 where none has one."""
+    return errors.nanmean(-1).nan_to_num(nan=0, posinf=torch.inf)
+
+
 def fan(
     settings: Settings,
     table: Table | None = None,
@@ -159,11 +164,7 @@ def _fan(
         settings,
         full.X.shape[-1],
         tuple(counts),
-        # Prompts without a relative error are left out; where no prompt has one it is shown as 0.
-        {
-            method: error.nanmean(-1).nan_to_num(nan=0, posinf=torch.inf).numpy()
-            for method, error in errors.items()
-        },
+        {method: mean_error(error).numpy() for method, error in errors.items()},
         float(torch.cat(power).mean().sqrt()),
         residual,
         device.type,

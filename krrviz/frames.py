@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float
+from torch import Tensor
 
 from krrviz.fan import Curve, Fan, fan
+from krrviz.forward import Walk, product_block, product_of, squares
 from krrviz.settings import Settings
 from krrviz.solvers import SOLVERS, Method
 from krrviz.spectrum import certified
@@ -121,3 +124,91 @@ def system(settings: Settings) -> str:
 def titled(rows: pd.DataFrame) -> pd.DataFrame:
     """``rows`` with the methods' titles as a column of their own."""
     return rows.assign(title=rows.method.map(TITLES))
+
+
+def fault_rows(
+    intact: Float[Tensor, " times"], faulty: Float[Tensor, " times"] | None
+) -> pd.DataFrame:
+    """Error by step of the transformer and of its broken copy: method, title, step, error."""
+    curves = [("transformer", "intact", intact)]
+    if faulty is not None:
+        curves.append(("broken", "broken", faulty))
+    return pd.concat(
+        [
+            pd.DataFrame(
+                {
+                    "method": method,
+                    "title": title,
+                    "step": np.arange(len(errors)),
+                    "error": errors.double().numpy().clip(0, HUGE),
+                }
+            )
+            for method, title, errors in curves
+        ],
+        ignore_index=True,
+    )
+
+
+def alpha_rows(walk: Walk, token: int) -> pd.DataFrame:
+    """One token's α by step, in the channel and in the solver: method, title, step, alpha.
+
+    The solver has no α off the context.
+    """
+    rows = [("transformer", "α channel", walk.alpha[:, token])]
+    if 1 <= token <= walk.problem.n_max:
+        rows.append(
+            ("preconditioned_richardson", "Richardson's α", walk.solver.states[:, token - 1])
+        )
+    return pd.concat(
+        [
+            pd.DataFrame(
+                {
+                    "method": method,
+                    "title": title,
+                    "step": np.arange(len(alpha)),
+                    "alpha": alpha.double().numpy(),
+                }
+            )
+            for method, title, alpha in rows
+        ],
+        ignore_index=True,
+    )
+
+
+def square_rows(walk: Walk, block: int, token: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The hinges' square near one token's operands, and these by step.
+
+    Columns: step, sign, s, square of the operands s₊ and s₋; s, made, exact of the curve.
+    ``block`` is any block: its product's, or that of the update it belongs to.
+    """
+    block = product_block(walk, block)
+    made = product_of(walk, block)
+    assert made is not None
+    _, factor, r, _, _ = made
+    g = walk.construction.balance(r)
+    u = walk.value(1, token, "u")  # after the read-in's attention; nothing writes it later
+    if factor == "y":
+        v = np.full(len(walk.alpha), walk.value(0, token, "y"))
+    else:
+        v = walk.alpha[:, token].double().numpy()
+    operands = {"s₊": g * u + v / g, "s₋": g * u - v / g}
+    finite = np.abs(np.concatenate(list(operands.values())))
+    square = squares(walk, block, float(finite[np.isfinite(finite)].max(initial=0)))
+    s, curve = square.s.numpy(), square.made.numpy()
+    marks = pd.concat(
+        [
+            pd.DataFrame(
+                {
+                    "step": np.arange(len(at)),
+                    "sign": sign,
+                    "s": at,
+                    "square": np.interp(at, s, curve),
+                }
+            )
+            for sign, at in operands.items()
+        ],
+        ignore_index=True,
+    )
+    return marks.query(f"abs(s) <= {s[-1]}").reset_index(drop=True), pd.DataFrame(
+        {"s": s, "made": curve, "exact": s**2}
+    )

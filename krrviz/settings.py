@@ -554,6 +554,63 @@ class View(Record):
     floor: float = setting(
         1e-3, Number(1e-16, 0.1), "Error axis from", "Curves below leave the frame.", "view"
     )
+    block: int = setting(
+        1, Number(0, 200_001, whole=True), "Block", "The transformer's block looked into.", "view"
+    )
+    pin: int | str = setting(
+        "none",
+        Number(0, MAX_N + 1024, whole=True, words=("none",)),
+        "Pinned token",
+        "The token whose row is followed: 0 is the sink, then the context, then the queries.",
+        "view",
+    )
+    pin_key: int | str = setting(
+        "none",
+        Number(0, MAX_N + 1024, whole=True, words=("none",)),
+        "Pinned key",
+        "The token that the pinned one attends to; none: itself.",
+        "view",
+    )
+    part: str = setting(
+        "mlp",
+        Choice(("prompt", "attention", "mlp")),
+        "Sub-block",
+        "After which of the block's two sub-blocks the stream is shown; prompt: before any.",
+        "view",
+    )
+    fault: str = setting(
+        "none",
+        Choice(("none", "block", "attention", "mlp", "quantise", "perturb", "ungated", "unmask")),
+        "Fault",
+        "What is broken in the transformer.",
+        "view",
+    )
+    fault_block: int = setting(
+        1, Number(0, 200_001, whole=True), "Block", "Where the fault is.", "view"
+    )
+    fault_matrix: str = setting(
+        "W_Q",
+        Choice(("W_Q", "W_K", "W_V", "W_O", "W_1", "W_2")),
+        "Matrix",
+        "Changed in this block and in all blocks that share it.",
+        "view",
+    )
+    fault_bits: int = setting(
+        12, Number(2, 32, whole=True), "Bits", "The matrix keeps 2ⁿ − 1 even levels.", "view"
+    )
+    fault_noise: float = setting(
+        0.01,
+        Number(0, 100),
+        "Relative noise",
+        "Every entry w becomes w(1 + noise · ξ), ξ standard normal.",
+        "view",
+    )
+    fault_seed: int = setting(
+        0, Number(0, 2**31 - 1, whole=True), "Seed of the noise", "Fixes ξ.", "view"
+    )
+    fault_query: int = setting(
+        1, Number(1, 1024, whole=True), "Query", "The one that is not masked as a key.", "view"
+    )
 
 
 Settings.siblings = frozenset(View.table())

@@ -11,9 +11,9 @@ import torch
 from krrviz.construction.certificate import product_bound
 from krrviz.construction.transformer import Transformer, predict
 from krrviz.construction.weights import Construction, build
-from krrviz.fan import Fan
 from krrviz.machine import on_device
 from krrviz.problem import Problem
+from krrviz.settings import Settings
 from krrviz.solvers import richardson
 from krrviz.tables import Table
 from krrviz.tasks import sample
@@ -42,30 +42,32 @@ class Check:
         return self.value <= self.tolerance
 
 
-def trust(result: Fan, table: Table | None = None) -> list[Check]:
+def trust(
+    settings: Settings, table: Table | None = None, residual: float | None = None
+) -> list[Check]:
     """The checks of a picture.
 
-    The direct solve is checked on every prompt and prefix. The transformer is checked whether or
+    ``residual`` is the largest of the picture's exact solves; without one they are those of the
+    prompts checked here. The transformer is checked whether or
     not it is drawn, on the first prompts at half and at full context length, unless it has no
     form for these settings (a per-sample ridge).
     """
+    prompts = min(CHECKED_PROMPTS, settings.prompts, max(1, CHECKED_ENTRIES // settings.n**2))
+    problem = sample(settings.but(prompts=prompts), table).prefixes([settings.n // 2, settings.n])
+    queries = problem.x_query[..., :CHECKED_QUERIES, :]
+    problem = replace(problem, x_query=queries, noiseless=None, labels=None)
     checks = [
         Check(
             "direct solve",
-            result.residual,
+            float(problem.residual.max()) if residual is None else residual,
             1e-10,
             "The exact answer: largest relative residual ‖y − Aα‖/‖y‖ of the Cholesky solves, in "
             "float64. It fails where λ is so small beside K's largest eigenvalue, as with "
             "repeated rows, that float64 cannot tell A from a singular matrix: a larger λ helps.",
         )
     ]
-    settings = result.settings
     if settings.ridge_scale != "absolute":
         return checks
-    prompts = min(CHECKED_PROMPTS, settings.prompts, max(1, CHECKED_ENTRIES // settings.n**2))
-    problem = sample(settings.but(prompts=prompts), table).prefixes([settings.n // 2, settings.n])
-    queries = problem.x_query[..., :CHECKED_QUERIES, :]
-    problem = replace(problem, x_query=queries, noiseless=None, labels=None)
     c = Construction.from_settings(settings, table)
     model = build(c)
 

@@ -40,7 +40,7 @@ figures(
     step=None if view.step == "last" else min(int(view.step), settings.steps),
     on_step=lambda: state.look(step=int(st.session_state.fan["step"])),
 )
-badge(result, checks)
+badge(settings, checks, result)
 st.session_state.floor = view.floor
 st.segmented_control(
     "Error axis from",
@@ -50,4 +50,4 @@ st.segmented_control(
     on_change=lambda: state.look(floor=st.session_state.floor or FLOORS[0]),
     help="Curves that go below leave the frame and are labelled at its edge.",
 )
-report(result, checks)
+report(checks, result)

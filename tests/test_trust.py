@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from krrviz import PRESETS, Settings, Transformer, build, solvers
-from krrviz.fan import fan
 from krrviz.settings import DATASETS
 from krrviz.tables import parse_csv
 from krrviz.trust import Check, trust
@@ -25,7 +24,7 @@ SMALL = Settings(n=24, queries=8, prompts=2, steps=12, segments=64)
 
 def failing(settings: Settings) -> list[str]:
     """The checks that do not pass."""
-    return [check.name for check in trust(fan(settings)) if not check.passed]
+    return [check.name for check in trust(settings) if not check.passed]
 
 
 def sabotage(monkeypatch: pytest.MonkeyPatch, edit: Callable[[Transformer], object]) -> None:
@@ -66,18 +65,18 @@ def test_the_edges_pass(change: dict[str, Any]) -> None:
 
 
 def test_the_transformer_is_checked_even_where_it_is_not_drawn() -> None:
-    names = [check.name for check in trust(fan(SMALL.but(methods=("nesterov",))))]
+    names = [check.name for check in trust(SMALL.but(methods=("nesterov",)))]
     assert names == [TRANSFORMER, ATTENTION, DIRECT, RANGE, "range of y", "range of x"]
 
 
 def test_without_an_update_there_is_none_to_check() -> None:
-    names = [check.name for check in trust(fan(SMALL.but(steps=0)))]
+    names = [check.name for check in trust(SMALL.but(steps=0))]
     assert names == [DIRECT, RANGE, "range of y", "range of x"]
 
 
 def test_a_per_sample_ridge_leaves_the_direct_solve() -> None:
     settings = SMALL.but(ridge_scale="per_sample", methods=("nesterov",))
-    assert [(check.name, check.passed) for check in trust(fan(settings))] == [(DIRECT, True)]
+    assert [(check.name, check.passed) for check in trust(settings)] == [(DIRECT, True)]
 
 
 # -- each can fail ------------------------------------------------------------------------------
@@ -168,13 +167,17 @@ def test_a_ridge_below_rounding_fails_the_direct_solve() -> None:
     assert failing(SMALL.but(ridge=1e-12)) == [DIRECT]
 
 
+def test_the_pictures_own_residual_is_what_is_told() -> None:
+    assert [check.value for check in trust(SMALL, residual=0.5) if not check.passed] == [0.5]
+
+
 def test_a_label_beyond_its_bound_is_seen_where_no_query_is_near() -> None:
     # The product u·y is then wrong, and with it α at that point and any curve drawn past it.
     rows = [f"{x / 100},{math.sin(x)}" for x in range(100)] + ["9,50"]
     table = parse_csv("\n".join(["x,y", *rows]).encode(), "outlier.csv")
     assert table.y[-1] > 2 * SMALL.label_bound
-    result = fan(SMALL.but(data="csv", bandwidth=0.3, n=93), table)
-    assert "range of y" in [check.name for check in trust(result, table) if not check.passed]
+    settings = SMALL.but(data="csv", bandwidth=0.3, n=93)
+    assert "range of y" in [check.name for check in trust(settings, table) if not check.passed]
 
 
 def test_an_input_beyond_its_bound_is_seen() -> None:
@@ -182,9 +185,9 @@ def test_an_input_beyond_its_bound_is_seen() -> None:
 
 
 def test_a_tolerance_wider_than_the_answer_is_said_to_tell_nothing() -> None:
-    coarse = trust(fan(SMALL.but(segments=1, product="plain")))
+    coarse = trust(SMALL.but(segments=1, product="plain"))
     assert [check.name for check in coarse if not check.telling] == [TRANSFORMER]
-    assert all(check.telling for check in trust(fan(SMALL)))
+    assert all(check.telling for check in trust(SMALL))
 
 
 def test_an_iterate_beyond_the_range_is_seen() -> None:

@@ -14,16 +14,22 @@ from krrviz.trust import Check
 FAINT = 0.02
 
 
-def badge(result: Fan, checks: list[Check]) -> None:
+def badge(s: Settings, checks: list[Check], result: Fan | None = None) -> None:
     """One line: each check with its figure and tolerance, where it ran, and what depth lacks."""
-    s = result.settings
     against = REFERENCES[s.reference]
     marks = [_mark(check) for check in checks]
-    told = [system(s), _steps(s), f"{s.dtype} on {result.device}"]
-    if "transformer" in s.methods:
-        short = result.errors["transformer"][-1, -1]
-        told.append(f"depth T = {s.steps} leaves the transformer {short:.2g} from {against}")
+    told = [system(s), f"{s.dtype} on {result.device if result else 'cpu'}"]
+    if result:
+        told.insert(1, _steps(s))
+        if "transformer" in s.methods:
+            short = result.errors["transformer"][-1, -1]
+            told.append(f"depth T = {s.steps} leaves the transformer {short:.2g} from {against}")
     st.markdown(" ".join([*marks, *(f":gray-badge[{text}]" for text in told)]))
+    if result:
+        _caveats(s, result)
+
+
+def _caveats(s: Settings, result: Fan) -> None:
     for notice in result.notices:
         st.info(notice, icon=":material/info:")
     if s.reference == "krr" and result.scale < FAINT:
@@ -57,10 +63,12 @@ def _steps(settings: Settings) -> str:
     return f"steps: {policy}" + ("; transformer: certified" if own else "")
 
 
-def report(result: Fan, checks: list[Check]) -> None:
+def report(checks: list[Check], result: Fan | None = None) -> None:
     """The small print: what each curve is, and what each check means."""
-    with st.expander("What each curve is, and what was checked"):
-        st.dataframe(conditions(result), hide_index=True, width="stretch")
+    curves = "What each curve is, and what was checked" if result else "What was checked"
+    with st.expander(curves):
+        if result:
+            st.dataframe(conditions(result), hide_index=True, width="stretch")
         table = pd.DataFrame(
             {
                 "check": [c.name for c in checks],

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import Lock
 from typing import Any, TypeVar
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
+from torch import Tensor
 
+from krrviz.anatomy import Anatomy, anatomy
 from krrviz.fan import Curve, Fan, curve, fan
+from krrviz.forward import Walk, walk
 from krrviz.settings import Settings, SettingsError
+from krrviz.surgery import Fault, errors
 from krrviz.tables import TableError
 from krrviz.trust import Check, trust
 from krrviz.ui import state
@@ -64,14 +69,54 @@ def computed(settings: Settings) -> tuple[Fan, list[Check]]:
                 bar.append(st.progress(done, "Computing"))
                 st.button("Cancel", on_click=state.back)
 
-    try:
+    with _refusing(settings):
         result = _cached("fan", settings, lambda: fan(settings, progress=progress))
-        checks = _cached("trust", settings, lambda: trust(result))
-    except (SettingsError, TableError) as error:
-        state.refuse(f"{error}.")
+        checks = checked(settings, result.residual)
     slot.empty()
     state.completed()
     return result, checks
+
+
+@contextmanager
+def _refusing(settings: Settings) -> Iterator[None]:
+    """What cannot be computed is told, and the last picture stays."""
+    try:
+        yield
+    except (SettingsError, TableError) as error:
+        state.refuse(f"{error}.")
+
+
+def checked(settings: Settings, residual: float | None = None) -> list[Check]:
+    """The checks of a picture; ``residual`` of its exact solves where it has more than one."""
+    return _cached(f"trust {residual}", settings, lambda: trust(settings, residual=residual))
+
+
+def dissected(settings: Settings) -> Anatomy:
+    """The first prompt's attention; what cannot be computed is told and the last picture stays."""
+    with _refusing(settings):
+        result = _cached("anatomy", settings, lambda: anatomy(settings))
+    state.completed()
+    return result
+
+
+def walked(settings: Settings, fault: Fault | None) -> Walk:
+    """The first prompt's way through the stack, whole or broken."""
+    with _refusing(settings):
+        result = _walk(f"{settings.to_query()} {fault}", settings, fault)
+    state.completed()
+    return result
+
+
+@st.cache_resource(max_entries=8, show_spinner=False)
+def _walk(key: str, _settings: Settings, _fault: Fault | None) -> Walk:
+    """Walks are large: few are kept. They are shared: read them only."""
+    return walk(_settings, _fault)
+
+
+def faulty_errors(settings: Settings, fault: Fault | None) -> Tensor:
+    """The error by step over all prompts, whole or broken."""
+    with _refusing(settings):
+        return _cached(f"errors {fault}", settings, lambda: errors(settings, fault))
 
 
 def fitted_curve(settings: Settings, method: str) -> Curve:

@@ -36,6 +36,8 @@ class Panel {
     this.button.onclick = () => (this.timer ? this.rest() : this.play());
     this.escape = (event) => event.key === "Escape" && this.pin(false);
     addEventListener("keydown", this.escape);
+    this.follow = ({ detail }) => this.choose(detail); // heatmaps with moments lead the way
+    addEventListener("krrviz-step", this.follow);
     this.resizes = new ResizeObserver(() => {
       this.markLeftmost();
       for (const cell of this.cells.values()) cell.fit();
@@ -51,6 +53,7 @@ class Panel {
   close() {
     this.rest();
     removeEventListener("keydown", this.escape);
+    removeEventListener("krrviz-step", this.follow);
     for (const cell of this.cells.values()) cell.close();
   }
 
@@ -107,7 +110,8 @@ class Panel {
   }
 
   // The scrubber moves over the steps that the tables hold; left at its end, it stays there.
-  slide({ steps, step }) {
+  slide({ steps, step, led }) {
+    this.slider.closest(".scrubber").hidden = led;
     const held = [...this.cells.values()].flatMap((cell) => cell.tables[cell.meta.tables[0]].step);
     const atEnd = this.base === this.steps.at(-1);
     this.steps = [...new Set(held)].sort((a, b) => a - b);

@@ -62,6 +62,7 @@ def figures(
     key: str,
     step: int | None = None,
     on_step: Callable[[], None] | None = None,
+    led: bool = False,
 ) -> None:
     """Show charts that share one step, with a scrubber, legends and downloads.
 
@@ -79,6 +80,8 @@ def figures(
     on_step
         If given, a step chosen by releasing the scrubber or by a pin is sent to the server, which
         finds it in ``st.session_state[key]["step"]``.
+    led
+        Whether heatmaps with moments lead the way on this page; then there is no scrubber here.
     """
     panels = [
         {
@@ -91,5 +94,5 @@ def figures(
     ]
     themes = {mode: charts.theme(mode) for mode in charts.INK}
     data: dict[str, Any] = {"figures": panels, "steps": steps, "step": step, "themes": themes}
-    data["report"] = on_step is not None
+    data |= {"report": on_step is not None, "led": led}
     _panel()(key=key, data=data, on_step_change=on_step)

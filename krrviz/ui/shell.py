@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import streamlit as st
 from streamlit.navigation.page import StreamlitPage
 
@@ -28,22 +30,38 @@ def _pages() -> list[StreamlitPage]:
     def go_home() -> None:
         st.switch_page(home, query_params=st.query_params.to_dict())
 
-    return [home, st.Page(go_home, title="Fan", url_path="fan", visibility="hidden")]
+    return [
+        home,
+        st.Page("pages/attention.py", title="Attention = kernel"),
+        st.Page("pages/forward.py", title="Forward pass"),
+        st.Page(go_home, title="Fan", url_path="fan", visibility="hidden"),
+    ]
 
 
 def run() -> None:
     """The whole app: address in, sidebar, page, address out."""
     st.set_page_config("krrviz", assets() / "favicon.svg", layout="wide")
-    page = st.navigation(_pages(), position="hidden")
+    page = st.navigation(_pages(), position="top")
     state.on_page(page.url_path)
     state.read_link()
     st.html(STYLE)
     vega()
     sidebar()
     for problem in state.problems():
-        st.warning(problem, icon=":material/warning:")
+        st.warning(problem)
     page.run()
     state.write_link()
+    _settle()
+
+
+@st.cache_resource
+def _settle() -> None:
+    """Once a server: spare the libraries, now loaded, the search for garbage after every run.
+
+    It walks through all that they hold, which takes longer than most runs.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def settings() -> Settings:

@@ -45,7 +45,7 @@ def read_link() -> None:
     """
     address = {key: st.query_params.get_all(key) for key in st.query_params}
     turned = st.session_state.pop("turned", False)
-    moved = st.session_state.pop("moved", False)
+    moved = st.session_state.get("moved", False)
     if started() and (moved or address == st.session_state.written or (turned and not address)):
         return
     text = urlencode(address, doseq=True)
@@ -71,7 +71,7 @@ def write_link() -> None:
     written = parse_qs(settings().to_query()) | parse_qs(view().to_query()) | foreign
     if written != address:
         st.query_params.from_dict(written)
-    st.session_state.written = written
+    st.session_state.update(written=written, moved=False)
 
 
 def change(**fields: Any) -> None:
@@ -98,6 +98,15 @@ def replace(record: Settings) -> None:
 def look(**fields: Any) -> None:
     """Change what is looked at."""
     st.session_state.update(view=dataclasses.replace(view(), **fields), moved=True)
+
+
+def nearest(field: str, size: int, owner: str, things: str) -> None:
+    """Hold a looked-at index below ``size``: beyond it the last is shown, and that is told."""
+    value = getattr(view(), field)
+    if isinstance(value, int) and value >= size:
+        told = f"{field}={value}: {owner} has {size} {things}; {size - 1} is the last and is shown."
+        st.warning(told, icon=":material/warning:")
+        look(**{field: size - 1})
 
 
 def completed() -> None:

@@ -61,7 +61,7 @@ SETTLED = """
   const app = document.querySelector('[data-testid="stApp"]')?.dataset;
   const shadows = [...document.querySelectorAll('*')].flatMap(element => element.shadowRoot ?? []);
   const figures = [document, ...shadows].flatMap(
-    root => [...root.querySelectorAll('[data-testid="figures"]')]);
+    root => [...root.querySelectorAll('[data-testid="figures"], [data-testid="heatmaps"]')]);
   const still = app?.testScriptState === 'notRunning' && app.testConnectionState === 'CONNECTED'
     && figures.length > 0 && figures.every(figure => figure.dataset.ready === 'true');
   window.settledSince = still ? window.settledSince ?? performance.now() : undefined;

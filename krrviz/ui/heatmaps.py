@@ -1,0 +1,217 @@
+"""Heatmaps: matrices on canvases that share one cell, under the pointer or the arrow keys."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, TypeVar, cast
+
+import numpy as np
+import streamlit as st
+from jaxtyping import Float
+from streamlit.components.v2 import component
+from streamlit.components.v2.types import ComponentRenderer
+
+Cell = tuple[int, int]
+Asked = TypeVar("Asked")
+
+HTML = """
+<section class="heatmaps" data-testid="heatmaps" data-ready="false">
+  <p class="problem" role="alert" hidden></p>
+  <div class="scrubber" hidden>
+    <button type="button" aria-label="One back">◂</button>
+    <button class="play" type="button" aria-label="Play">▶</button>
+    <button type="button" aria-label="One on">▸</button>
+    <label>speed <select><option value="1">1×</option><option value="3" selected>3×</option>
+      <option value="10">10×</option></select></label>
+    <input type="range" min="0" value="0" step="1" aria-label="Moment">
+    <p class="now" role="status"></p>
+  </div>
+  <div class="legend"></div>
+  <div class="grid"></div>
+  <div class="below"><div class="beside"></div><div class="readout" role="status"></div></div>
+</section>
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class Map:
+    """One matrix and how it is shown.
+
+    Parameters
+    ----------
+    name : what tests ask for; title : what a person reads
+    values : drawn and read out at full precision; values that are not finite are said so. One
+        matrix, or one for each frame
+    rows, cols : a label each, short enough for an axis
+    kind : ``sequential`` (from 0), ``diverging`` (around 0), or ``bars``: the row of the current
+        cell (or the only one) as bars
+    note : one line beneath
+    row_title, col_title : the axes' titles
+    row_names, col_names : what the readout calls rows and columns, where a label is too short
+    row_marks, col_marks : what each row and column is (sink, query, masked, …), "" for nothing
+        special; equal neighbours are a group
+    limit : the value at the end of the colours, or of the bars; beyond it nothing changes. The
+        largest magnitude by default
+    limits : the same, for each column its own
+    formula : how a cell comes about, for all columns or for each; ``{name}`` stands for a term,
+        ``{value}`` for the cell's own value
+    terms, row_terms : numbers by cell, words by row
+    """
+
+    name: str
+    title: str
+    values: Float[np.ndarray, "*frames rows cols"]
+    rows: Sequence[str]
+    cols: Sequence[str]
+    kind: Literal["sequential", "diverging", "bars"] = "sequential"
+    note: str = ""
+    row_title: str = ""
+    col_title: str = ""
+    row_names: Sequence[str] = ()
+    col_names: Sequence[str] = ()
+    row_marks: Sequence[str] = ()
+    col_marks: Sequence[str] = ()
+    limit: float | None = None
+    limits: Sequence[float] = ()
+    formula: str | Sequence[str] = ""
+    terms: Mapping[str, Float[np.ndarray, "rows cols"]] = field(default_factory=dict)
+    row_terms: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Points:
+    """Where each row's token lies; those of the current cell light up. NaN has no place."""
+
+    title: str
+    x: Float[np.ndarray, " tokens"]
+    y: Float[np.ndarray, " tokens"]
+    x_title: str
+    y_title: str
+
+
+@dataclass(frozen=True, eq=False)
+class Frames:
+    """Moments at which the maps have a matrix each; they are moved through in the browser.
+
+    Parameters
+    ----------
+    titles : what each moment is
+    lines : words beneath, some for each moment
+    steps : the step t of each; charts on the same page follow it
+    col_marks : what each column is at each moment; it replaces the maps' own
+    at : the moment to open at, as in a link; it wins over one chosen in the browser
+    """
+
+    titles: Sequence[str]
+    lines: Sequence[Sequence[str]]
+    steps: Sequence[int]
+    col_marks: Sequence[Sequence[str]]
+    at: int = 0
+
+
+@cache
+def _panel() -> ComponentRenderer:
+    here = Path(__file__).parent
+    js, css = ((here / f"heatmaps.{kind}").read_text("utf-8") for kind in ("js", "css"))
+    return component("krrviz_heatmaps", html=HTML, css=css, js=js)
+
+
+def heatmaps(
+    maps: Sequence[Map],
+    *,
+    key: str,
+    pin: Cell | None = None,
+    on_pin: Callable[[], None] | None = None,
+    linked: bool = True,
+    points: Points | None = None,
+    frames: Frames | None = None,
+    on_frame: Callable[[], None] | None = None,
+) -> None:
+    """Show matrices side by side, with a readout of the cell pointed at.
+
+    Parameters
+    ----------
+    maps
+        The matrices. Linked ones have the same columns, and one cell for all of them.
+    key
+        Identifies the panel over reruns.
+    pin
+        The cell (row, column) pinned, as in a link; it wins over one pinned in the browser.
+    on_pin
+        If given, a cell pinned or let go by click, Enter or Escape is sent to the server, which
+        finds it in ``st.session_state[key]["pin"]``: row and column, or None.
+    points
+        A plot of the rows' tokens beside the readout.
+    frames
+        The moments that maps with several matrices hold.
+    on_frame
+        If given, a moment chosen by letting the scrubber go is sent to the server, which finds
+        its index in ``st.session_state[key]["frame"]``.
+    """
+    blob, head = bytearray(), []
+    for shown in maps:
+        head.append(_described(shown) | {"values": _append(blob, shown.values)})
+        head[-1]["terms"] = {name: _append(blob, term) for name, term in shown.terms.items()}
+    data: dict[str, Any] = {"maps": head, "linked": linked, "report": on_pin is not None}
+    if points is not None:
+        data["points"] = {name: getattr(points, name) for name in ("title", "x_title", "y_title")}
+        data["points"] |= {name: _append(blob, getattr(points, name)) for name in "xy"}
+    if frames is not None:
+        data["frames"] = {
+            name: [_plain(item) for item in getattr(frames, name)]
+            for name in ("titles", "lines", "steps", "col_marks")
+        }
+        asked, at = _asked(key, frames.at, "frame")
+        data["frames"] |= {"asked": asked, "at": at, "report": on_frame is not None}
+    data["asked"], data["pin"] = _asked(key, None if pin is None else tuple(pin))
+    text = json.dumps(data).encode()
+    text += b" " * (-(len(text) + 8) % 8)  # numbers start at a multiple of their size
+    _panel()(
+        key=key,
+        data=struct.pack("<q", len(text)) + text + blob,
+        on_pin_change=on_pin,
+        on_frame_change=on_frame,
+    )
+
+
+def _plain(item: object) -> object:
+    return item if isinstance(item, (str, int)) else list(cast("Sequence[str]", item))
+
+
+def _append(blob: bytearray, values: np.ndarray) -> tuple[int, list[int]]:
+    """Put float64 numbers at the end; where they start, in numbers, and their shape."""
+    start = len(blob) // 8
+    blob += np.ascontiguousarray(values, dtype="<f8").tobytes()
+    return start, list(values.shape)
+
+
+def _described(shown: Map) -> dict[str, Any]:
+    names = "name title kind note row_title col_title limit formula"
+    lists = "rows cols row_names col_names row_marks col_marks limits"
+    return (
+        {name: getattr(shown, name) for name in names.split()}
+        | {name: list(getattr(shown, name)) for name in lists.split()}
+        | {"row_terms": {name: list(words) for name, words in shown.row_terms.items()}}
+    )
+
+
+def _asked(key: str, value: Asked, field: str = "pin") -> tuple[int, Asked]:
+    """How often the server has set a pin (or a frame), and to what.
+
+    One that the browser itself reported is no news to it: the message stays the same to the
+    byte, and Streamlit sends a reference instead of megabytes.
+    """
+    memory = f"{key} {field} asked"
+    count, sent, reported = st.session_state.get(memory, (0, None, None))
+    told = st.session_state.get(key)  # None until the panel is on the page
+    now = told.get(field) if told else None
+    now = tuple(now) if isinstance(now, (list, tuple)) else now
+    if told is None or (value != now and (value, now) != (sent, reported)):
+        count, sent, reported = count + 1, value, now
+    st.session_state[memory] = count, sent, reported
+    return count, sent

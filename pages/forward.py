@@ -1,0 +1,142 @@
+"""Forward pass: does the stream, sub-block by sub-block, carry out the solver's iteration?"""
+
+import streamlit as st
+
+from krrviz import charts
+from krrviz.forward import equation, product_block, product_of
+from krrviz.frames import alpha_rows, fault_rows, square_rows
+from krrviz.ui import forward, shell, state, surgery
+from krrviz.ui.attention import names
+from krrviz.ui.badge import badge, report
+from krrviz.ui.compute import checked, dissected, faulty_errors, walked
+from krrviz.ui.figures import figures
+from krrviz.ui.forward import number
+from krrviz.ui.heatmaps import heatmaps
+
+settings = shell.settings()
+
+st.subheader("The forward pass is the iteration")
+st.write(
+    "Every number the transformer holds: tokens down, channels across. Play it, or step with the "
+    "arrow keys; α follows the solver update by update. Click a token to follow it, then break "
+    "something."
+)
+
+a = dissected(settings)
+for notice in a.notices:
+    st.info(notice)
+state.nearest("block", a.depth, "the transformer", "blocks")
+state.nearest("pin", len(a.kinds), "the prompt", "tokens")
+fault = surgery.fault(a.depth, settings.queries)
+view = state.view()
+
+intact, walk = walked(settings, None), walked(settings, fault)
+shown = forward.Shown(a, walk)
+sentence = fault.sentence(a.model) if fault else "Nothing is broken."
+st.markdown(f":red[**Broken:** {sentence}]" if fault else sentence)
+
+# -- the stream ---------------------------------------------------------------------------------
+
+after = walk.moment_of(view.block)
+moment = {"prompt": 0, "attention": after - 1}.get(view.part, after)
+context = [int(t) for t in a.order if a.kinds[t] == "context"]
+pinned = view.pin if isinstance(view.pin, int) else context[len(context) // 2]
+token, name = shown.to_walk(pinned), names(a)[pinned]
+
+
+def moved() -> None:
+    here = walk.moments[int(st.session_state.stream["frame"])]
+    state.look(block=here.block, part=here.part)
+
+
+def followed() -> None:
+    cell = st.session_state.stream["pin"]
+    state.look(pin="none" if cell is None else int(a.order[cell[0]]))
+
+
+def cell() -> tuple[int, int] | None:
+    """The pinned token's row, at the channel clicked, or α where a link pins it."""
+    if not isinstance(view.pin, int):
+        return None
+    row, clicked = shown.place(pinned), (st.session_state.get("stream") or {}).get("pin")
+    return (row, int(clicked[1]) if clicked and clicked[0] == row else walk.slots.index["alpha"])
+
+
+left, right = st.columns([1.25, 1], gap="medium")
+with left:
+    heatmaps(
+        [forward.stream(shown, intact)],
+        key="stream",
+        pin=cell(),
+        on_pin=followed,
+        frames=forward.frames(walk, moment, token, name),
+        on_frame=moved,
+    )
+with right:
+    st.markdown(f"**{forward.title(walk, moment)}**, for token {name}")
+    st.latex(forward.formula(walk, moment, token))
+    found, solver, gap = forward.alphas(walk, moment, token)
+    here = equation(walk, moment, token)
+    table = [
+        f"| token {pinned} | |",
+        "|---|---|",
+        f"| α channel, after {walk.moments[moment].step} updates | {number(found, '.8g')} |",
+        f"| Richardson's α at that step | {number(solver, '.8g')} |",
+        f"| difference | {number(gap, '.2e')} |",
+    ]
+    if here.expected is not None and here.found is not None:
+        table += [
+            f"| the formula, worked out | {number(here.expected, '.8g')} |",
+            f"| what the stream holds | {number(here.found, '.8g')} |",
+        ]
+    st.markdown("\n".join(table))
+    product = product_of(walk, product_block(walk, walk.moments[moment].block))
+    assert product is not None
+    figures(
+        {
+            "alpha": charts.alphas(alpha_rows(walk, token), token=f"token {pinned}"),
+            "squares": charts.squares(
+                *square_rows(walk, walk.moments[moment].block, token),
+                product=(product[0], forward.channel(product[1])),
+                balance=walk.construction.balance(product[2]),
+            ),
+        },
+        steps=settings.steps,
+        key="token",
+        step=walk.moments[moment].step,
+        led=True,
+    )
+badge(settings, checked(settings))
+
+# -- break it -----------------------------------------------------------------------------------
+
+st.markdown("#### Break it")
+surgery.controls(a.depth, settings.queries)
+errors = faulty_errors(settings, None), fault and faulty_errors(settings, fault)
+ends = [f"{float(error[-1]):.3g}" for error in errors if error is not None]
+st.write(
+    f"{sentence} Error to exact KRR at step {settings.steps}, mean over prompts: {ends[0]} whole"
+    + (f", **{ends[1].replace('inf', 'overflow')} broken**." if fault else ".")
+)
+figures(
+    {"errors": charts.steps(fault_rows(*errors), against="exact KRR", domain=(view.floor, 2.0))},
+    steps=settings.steps,
+    key="errors",
+    step=walk.moments[moment].step,
+    led=True,
+)
+
+# -- who hears whom, and the weights -------------------------------------------------------------
+
+block = walk.moments[moment].block
+st.markdown(f"#### Who hears whom in block {block}, {walk.moments[after].place}")
+st.write(
+    "How much what a sub-block adds to token i changes with token j, by automatic "
+    "differentiation. Attention crosses tokens; the MLP cannot."
+)
+heatmaps(forward.jacobians(shown, block, token), key="jacobian")
+st.markdown(f"#### The weights of block {block}")
+head, mlp = forward.weights(walk, block)
+heatmaps(head, key="head", linked=False)
+heatmaps(mlp, key="hidden")
+report(checked(settings))

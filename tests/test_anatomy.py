@@ -1,0 +1,206 @@
+"""Anatomy: attention is D⁻¹K to rounding, at every width of the kernel, token by token."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from krrviz import Settings, SettingsError, anatomy, sample
+from krrviz.anatomy import CONTEXT, QUERIES
+from krrviz.settings import DATASETS
+
+DATA = [name for name in DATASETS if name != "csv"]
+SMALL = Settings(n=24, queries=8, prompts=3, steps=4, segments=16)
+SIGMAS = [1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 30.0, 1e3]
+
+
+def by_hand(settings: Settings) -> np.ndarray:
+    """D⁻¹K of the fan's first prompt in the token layout, one pair and one exponential at a time.
+
+    The sink stands at 0. Row by row in the log domain: log K_ij − log Σ_k K_ik.
+    """
+    problem = sample(settings)
+    X = problem.X[0].numpy()
+    tokens = [np.zeros(X.shape[1]), *X, *problem.x_query[0].numpy()]
+    rows = np.zeros((len(tokens), len(tokens)))
+    for i, token in enumerate(tokens):
+        logits = [-math.fsum((token - x) ** 2) / (2 * settings.bandwidth**2) for x in X]
+        top = max(logits)
+        log_total = top + math.log(math.fsum(math.exp(value - top) for value in logits))
+        rows[i, 1 : 1 + len(X)] = [math.exp(value - log_total) for value in logits]
+    return rows
+
+
+@pytest.mark.parametrize("sigma", SIGMAS)
+@pytest.mark.parametrize("data", DATA)
+def test_attention_is_the_kernel_at_every_bandwidth(data: str, sigma: float) -> None:
+    settings = SMALL.but_data(data).but(bandwidth=sigma)
+    a, expected = anatomy.anatomy(settings), by_hand(settings)
+    bound = 1e-16 * (100 + (a.construction.input_bound / sigma) ** 2)
+    assert a.tolerance(1) == pytest.approx(bound)
+    np.testing.assert_allclose(a.kernel(1), expected, rtol=0, atol=bound)
+    for block in range(1, a.depth - 1):
+        attention = a.attention(block)
+        if attention is None:
+            assert block % 2 == 0  # the second half of an update
+        else:
+            assert np.abs(attention - expected).max() <= bound
+
+
+@pytest.mark.parametrize("layout", ["paper", "fused"])
+@pytest.mark.parametrize("product", ["plain", "balanced"])
+@pytest.mark.parametrize("d", [1, 2, 10])
+def test_every_form_and_dimension(layout: str, product: str, d: int) -> None:
+    settings = SMALL.but(data="gp", d=d, layout=layout, product=product)
+    a = anatomy.anatomy(settings)
+    assert a.depth == 2 + (8 if layout == "paper" else 4)
+    attention = a.attention(1)
+    assert attention is not None
+    assert np.abs(attention - by_hand(settings)).max() <= a.tolerance(1)
+
+
+@pytest.mark.parametrize("sigma", SIGMAS)
+@pytest.mark.parametrize("data", DATA)
+def test_read_in_and_read_out_have_their_sink(data: str, sigma: float) -> None:
+    a = anatomy.anatomy(SMALL.but_data(data).but(bandwidth=sigma))
+    context = np.array([kind == "context" for kind in a.kinds])
+    for block, level in ((0, 1e-15), (a.depth - 1, 1e15)):
+        assert a.level(block) == level
+        attention = a.attention(block)
+        assert attention is not None
+        K = np.exp(-a.distance[:, context] / (2 * sigma**2))
+        total = K.sum(1) + level
+        rows = context if block == 0 else slice(None)
+        seen = K[rows] / total[rows, None] * (1 if block == 0 else level)
+        assert np.abs(attention[rows][:, context] - seen).max() <= 4 * a.tolerance(1)
+        np.testing.assert_allclose(
+            attention[rows, 0],
+            (level / total)[rows],
+            rtol=1e-13 * (100 + (a.construction.input_bound / sigma) ** 2),
+        )
+        assert np.abs(attention - a.kernel(block)).max() <= a.tolerance(block)
+
+
+def test_single_precision_meets_its_own_tolerance() -> None:
+    a = anatomy.anatomy(SMALL.but(dtype="float32"))
+    attention = a.attention(1)
+    assert attention is not None
+    assert 0 < np.abs(attention - a.kernel(1)).max() <= a.tolerance(1)
+    assert a.tolerance(1) > 1e-6
+
+
+def test_the_prompt_is_the_fans_first() -> None:
+    a, whole = anatomy.anatomy(SMALL), sample(SMALL)
+    assert torch.equal(a.problem.X, whole.X[0])
+    assert torch.equal(a.problem.x_query, whole.x_query[0])
+    assert a.kinds == ("sink", *["context"] * 24, *["query"] * 8)
+    assert a.notices == ()
+
+
+def test_long_prompts_are_cut_and_that_is_told() -> None:
+    settings = Settings(data="gp", n=CONTEXT + 40, queries=QUERIES + 1, prompts=2, steps=1)
+    a, whole = anatomy.anatomy(settings), sample(settings)
+    assert len(a.kinds) == 1 + CONTEXT + QUERIES
+    assert torch.equal(a.problem.X, whole.X[0, :CONTEXT])
+    assert a.notices == (
+        f"n={CONTEXT + 40}: the first {CONTEXT} are shown here.",
+        f"queries={QUERIES + 1}: the first {QUERIES} are shown here.",
+    )
+
+
+# -- order ---------------------------------------------------------------------------------------
+
+
+def in_kinds(a: anatomy.Anatomy) -> list[np.ndarray]:
+    """The order, cut where the kind of token changes."""
+    n = a.problem.n_max
+    return np.split(a.order, [1, 1 + n])
+
+
+@pytest.mark.parametrize("data", DATA)
+def test_an_order_keeps_the_kinds_apart(data: str) -> None:
+    a = anatomy.anatomy(SMALL.but_data(data))
+    sink, context, queries = in_kinds(a)
+    assert sink.tolist() == [0]
+    assert sorted(context) == list(range(1, 25))
+    assert sorted(queries) == list(range(25, 33))
+
+
+@pytest.mark.parametrize("data", ["motorcycle", "co2"])
+def test_one_input_orders_by_itself(data: str) -> None:
+    a = anatomy.anatomy(SMALL.but_data(data))
+    for part in in_kinds(a)[1:]:
+        assert (np.diff(a.inputs[part, 0]) >= 0).all()
+
+
+def test_a_seriation_finds_a_line_in_many_dimensions(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(3)
+    along = np.sort(rng.uniform(-3, 3, 60))
+    curve = np.stack([along, np.sin(along), np.cos(along)], 1)  # an arc, shuffled below
+    shuffled = rng.permutation(60)
+    logits = -((curve[shuffled, None] - curve[None, shuffled]) ** 2).sum(-1) / (2 * 0.5**2)
+    ranks = anatomy._ranks(curve[shuffled], np.arange(60), logits)
+    found = along[shuffled][np.argsort(ranks)]
+    assert (np.diff(found) > 0).all() or (np.diff(found) < 0).all()
+
+
+@pytest.mark.parametrize("change", [{"bandwidth": 1e-3}, {"bandwidth": 1e3}, {"n": 2}, {"d": 50}])
+def test_an_order_exists_at_the_edges(change: dict[str, Any]) -> None:
+    a = anatomy.anatomy(SMALL.but(data="gp", **change))
+    assert sorted(a.order) == list(range(len(a.kinds)))
+    assert np.isfinite(a.inputs[1:]).all()
+    assert np.isfinite(a.log_degree).all()
+
+
+# -- one row -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("token", [0, 1, 13, 24, 25, 32])
+@pytest.mark.parametrize("data", DATA)
+def test_a_row_step_by_step(data: str, token: int) -> None:
+    settings = SMALL.but_data(data)
+    a = anatomy.anatomy(settings)
+    step = a.step(1, token)
+    assert step is not None
+    context = slice(1, 25)
+    x = np.concatenate([np.zeros((1, a.problem.X.shape[1])), a.problem.X, a.problem.x_query])
+    sigma = settings.bandwidth
+    score = x[context] @ x[token] / sigma**2 - (x[context] ** 2).sum(1) / (2 * sigma**2)
+    np.testing.assert_allclose(step.score[context], score, rtol=1e-12, atol=1e-12)
+    assert step.cancelled == pytest.approx((x[token] ** 2).sum() / (2 * sigma**2), abs=1e-12)
+    distance = ((x[context] - x[token]) ** 2).sum(1)
+    np.testing.assert_allclose(
+        step.score[context] - step.cancelled, -distance / (2 * sigma**2), rtol=1e-9, atol=1e-12
+    )
+    np.testing.assert_allclose(step.exponential, np.exp(step.score - step.score.max()), rtol=1e-12)
+    assert step.total == pytest.approx(step.exponential.sum(), rel=1e-14)
+    np.testing.assert_allclose(
+        step.attention, by_hand(settings)[token], rtol=0, atol=a.tolerance(1)
+    )
+    assert a.degree[token] == pytest.approx(np.exp(-distance / (2 * sigma**2)).sum(), rel=1e-12)
+    if 1 <= token < 25:  # its own score is the largest, so exponentials are K and their sum D
+        assert step.total == pytest.approx(a.degree[token], rel=1e-9)
+        assert a.nearest(token) == token
+
+
+def test_the_sink_and_the_queries_are_masked_keys() -> None:
+    a = anatomy.anatomy(SMALL)
+    attention = a.attention(1)
+    assert attention is not None
+    masked = np.array([kind != "context" for kind in a.kinds])
+    assert (attention[:, masked] == 0).all()
+
+
+def test_an_idle_block_has_no_attention() -> None:
+    a = anatomy.anatomy(SMALL)
+    assert a.idle(2)
+    assert a.attention(2) is None
+    assert a.step(2, 1) is None
+    assert a.place(2) == "update 1, second half"
+
+
+def test_what_has_no_form_is_refused() -> None:
+    with pytest.raises(SettingsError, match="ridge_scale=per_sample"):
+        anatomy.anatomy(SMALL.but(ridge_scale="per_sample", methods=("nesterov",)))
