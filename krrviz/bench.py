@@ -67,7 +67,9 @@ def gap(settings: Settings) -> float:
     """max over queries |transformer − Richardson| at the last step, geometric mean of prompts."""
     problem, c = sample(settings), Construction.from_settings(settings)
     answer = predict(build(c), problem).predictions[-1].double()
-    solver = partial(richardson, operator="preconditioned", step=torch.tensor(c.step))
+    solver = partial(
+        richardson, operator="preconditioned", step=torch.tensor(c.step, dtype=torch.float64)
+    )
     same = record("richardson", solver, problem, c.steps).predictions[-1]
     return float((answer - same).abs().amax(-1).log().mean().exp())
 

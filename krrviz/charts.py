@@ -26,6 +26,7 @@ CURVES = 33
 
 
 KEYS = ["method", "title"]
+PAST = 16  # earlier curves left standing behind a prediction
 OVERFLOW = 1e300  # what frames write for an error beyond all numbers
 
 
@@ -174,7 +175,8 @@ def prediction(
     return Figure(
         _prediction(
             series, x_title, y_title,
-            step=_last(curve), hidden=[], low=low - margin, high=high + margin,
+            step=_last(curve), every=max(1, _last(curve) // PAST), hidden=[],
+            low=low - margin, high=high + margin,
         ),
         {"curves": curve, "exact": exact, "data": data},
         f"Prediction over the data: {len(data)} context points, exact KRR, and {series.lower()} at "
@@ -417,7 +419,7 @@ def _prediction(series: str, x_title: str, y_title: str) -> Layers:
     )
     return alt.layer(
         layer("curves", "past", "prediction")
-        .transform_filter("datum.step < step")
+        .transform_filter("datum.step < step && datum.step % every == 0")
         .mark_line(clip=True, strokeWidth=1, opacity=0.5)
         .encode(detail="step:N"),
         points.mark_point(filled=True, size=28, opacity=0.8).encode(

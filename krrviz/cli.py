@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import platform
 import sys
@@ -33,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
         "Errors are relative to the reference, inputs and labels standardised.",
         epilog="settings (key: allowed; default): "
         + "; ".join(
-            f"{name}: {about.rule.allowed}; {getattr(Settings(), name)}"
+            f"{name}: {about.rule.allowed}; {_default(name)}"
             for name, about in Settings.table().items()
         ).replace("%", "%%"),
     )
@@ -46,6 +47,9 @@ def main(arguments: list[str] | None = None) -> int:
     bench = commands.add_parser("bench", help="print the figures and times of this machine")
     bench.set_defaults(call=_bench)
 
+    # Not every terminal or pipe can write ⁻¹ or σ.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     options = parser.parse_args(arguments)
     try:
         options.call(options)
@@ -53,6 +57,14 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"krrviz: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def _default(name: str) -> str:
+    """A setting's default in words."""
+    value = getattr(Settings(), name)
+    if name == "bandwidth":
+        return "the data set's own"
+    return " and ".join(value) if isinstance(value, tuple) else str(value)
 
 
 def _run(options: argparse.Namespace) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
@@ -17,6 +19,9 @@ from krrviz.tables import Table
 TITLES = {"transformer": "Transformer", **{key: entry.title for key, entry in SOLVERS.items()}}
 
 REFERENCES = {"krr": "exact KRR", "noiseless": "the noiseless function", "labels": "the labels"}
+
+# Steps that a chart holds; more of them could not be told apart.
+DRAWN = 128
 
 # Frames go into files and charts that know no infinity.
 HUGE = 1e300
@@ -70,6 +75,13 @@ def curve_rows(curve: Curve) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
         pd.DataFrame({"x": curve.x, "prediction": curve.exact}),
         pd.DataFrame({"x": curve.data_x, "y": curve.data_y}),
     )
+
+
+def thinned(rows: pd.DataFrame) -> pd.DataFrame:
+    """``rows`` of at most ``DRAWN`` steps, evenly spaced, the last among them."""
+    last = int(rows["step"].to_numpy().max())
+    every = math.ceil(last / DRAWN) or 1
+    return rows.query(f"step % {every} == {last % every} or step == 0").reset_index(drop=True)
 
 
 def conditions(result: Fan) -> pd.DataFrame:

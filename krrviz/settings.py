@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Self
@@ -37,11 +38,14 @@ def shown(value: object) -> str:
 
 
 def _max_n() -> int:
-    """The largest context length: ``KRRVIZ_MAX_N``."""
+    """The largest context length: ``KRRVIZ_MAX_N``, or 16384 with a warning where it is none."""
     named = os.environ.get("KRRVIZ_MAX_N", "16384")
-    if not re.fullmatch("[0-9]{1,9}", named) or int(named) < 2:
-        raise SettingsError(f"KRRVIZ_MAX_N={shown(named)} must be a whole number from 2", "n")
-    return int(named)
+    if re.fullmatch("[0-9]{1,9}", named) and int(named) >= 2:
+        return int(named)
+    warnings.warn(
+        f"KRRVIZ_MAX_N={shown(named)} must be a whole number from 2; 16384 is used", stacklevel=2
+    )
+    return 16384
 
 
 MAX_N = _max_n()
@@ -220,8 +224,7 @@ class Record:
             if key == "v":
                 if items != [LINK_VERSION] and cls.judges:
                     problems.append(
-                        f"v={shown(items[-1])}: this version reads links of v={LINK_VERSION}; "
-                        "what it knows of the link is applied."
+                        f"v={shown(items[-1])}: this version reads links of v={LINK_VERSION}."
                     )
             elif key in cls.siblings | FOREIGN_KEYS:
                 continue

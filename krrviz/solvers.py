@@ -105,24 +105,22 @@ def chebyshev(problem: Problem, operator: Operator, interval: Interval) -> Itera
 
 def conjugate_gradient(problem: Problem, operator: Operator) -> Iterator[Step]:
     """Conjugate gradients, preconditioned by D where the operator is ``preconditioned``."""
-
-    def ratio(top: Tensor, bottom: Tensor) -> Tensor:
-        # 0/0 once the residual is 0: the iterate is held.
-        return torch.where(bottom > 0, top / bottom, 0)
-
     scale = problem.degree if operator == "preconditioned" else torch.ones_like(problem.y)
     alpha, r = torch.zeros_like(problem.y), problem.y
     direction = z = r / scale
     rz = (r * z).sum(-1, keepdim=True)
+    # Once the residual is gone to the last digit the iterate is held: what the recurrences go on
+    # to make of rounding grows without end.
+    floor = rz * torch.finfo(rz.dtype).eps ** 2
     while True:
         yield Step(alpha, problem.predict(alpha))
         # a = rᵀz/pᵀAp; α ← α + ap; r ← r − aAp; z = P⁻¹r; p ← z + (rᵀz)₊/(rᵀz) p
-        image = problem.apply(direction)
-        length = ratio(rz, (direction * image).sum(-1, keepdim=True))
+        image, going = problem.apply(direction), rz > floor
+        length = torch.where(going, rz / (direction * image).sum(-1, keepdim=True), 0)
         alpha, r = alpha + length * direction, r - length * image
         z = r / scale
         new = (r * z).sum(-1, keepdim=True)
-        direction, rz = z + ratio(new, rz) * direction, new
+        direction, rz = z + torch.where(going, new / rz, 0) * direction, new
 
 
 # ---------------------------------------------------------------------------------------------

@@ -76,7 +76,9 @@ def trust(
         return predict(moved, problem), attention_gap(moved, problem)
 
     (forward, difference), _ = on_device(settings, run)
-    solver = partial(richardson, operator="preconditioned", step=torch.tensor(c.step))
+    solver = partial(
+        richardson, operator="preconditioned", step=torch.tensor(c.step, dtype=torch.float64)
+    )
     same = record("richardson", solver, problem, c.steps)
     gap = (forward.predictions.cpu().double() - same.predictions).abs()
     gap = gap.nan_to_num(nan=math.inf).flatten()

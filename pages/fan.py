@@ -3,7 +3,7 @@
 import streamlit as st
 
 from krrviz import charts
-from krrviz.frames import REFERENCES, TITLES, curve_rows, fan_rows, step_rows, titled
+from krrviz.frames import REFERENCES, TITLES, curve_rows, fan_rows, step_rows, thinned, titled
 from krrviz.ui import shell, state
 from krrviz.ui.badge import badge, report
 from krrviz.ui.compute import computed, fitted_curve
@@ -24,14 +24,20 @@ result, checks = computed(settings)
 told = {"against": REFERENCES[settings.reference], "domain": (view.floor, 2.0)}
 shown = {
     f"fan_{method}": charts.fan(rows, **told)
-    for method, rows in titled(fan_rows(result)).groupby("method", sort=False)
+    for method, rows in titled(thinned(fan_rows(result))).groupby("method", sort=False)
 }
-shown["steps"] = charts.steps(titled(step_rows(result)), **told)
+shown["steps"] = charts.steps(titled(thinned(step_rows(result))), **told)
 if result.d == 1:
     method = settings.methods[0]
     curve = fitted_curve(settings, method)
+    fitted, exact, data = curve_rows(curve)
     shown["prediction"] = charts.prediction(
-        *curve_rows(curve), series=TITLES[method], x_title=curve.x_label, y_title=curve.y_label
+        thinned(fitted),
+        exact,
+        data,
+        series=TITLES[method],
+        x_title=curve.x_label,
+        y_title=curve.y_label,
     )
 figures(
     shown,

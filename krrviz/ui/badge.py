@@ -18,7 +18,7 @@ def badge(s: Settings, checks: list[Check], result: Fan | None = None) -> None:
     """One line: each check with its figure and tolerance, where it ran, and what depth lacks."""
     against = REFERENCES[s.reference]
     marks = [_mark(check) for check in checks]
-    told = [system(s), f"{s.dtype} on {result.device if result else 'cpu'}"]
+    told = [f"solves ({system(s)})α = y", f"{s.dtype} on {result.device if result else 'cpu'}"]
     if result:
         told.insert(1, _steps(s))
         if "transformer" in s.methods:

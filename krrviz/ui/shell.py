@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 
 import streamlit as st
 from streamlit.navigation.page import StreamlitPage
@@ -38,6 +39,11 @@ def _pages() -> list[StreamlitPage]:
     ]
 
 
+def _literal(text: str) -> str:
+    """``text`` as it is, also where it holds Markdown: it may quote a link."""
+    return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", text)
+
+
 def run() -> None:
     """The whole app: address in, sidebar, page, address out."""
     st.set_page_config("krrviz", assets() / "favicon.svg", layout="wide")
@@ -46,9 +52,10 @@ def run() -> None:
     state.read_link()
     st.html(STYLE)
     vega()
-    sidebar()
+    if not st.context.is_embedded:
+        sidebar()
     for problem in state.problems():
-        st.warning(problem)
+        st.warning(_literal(problem))
     page.run()
     state.write_link()
     _settle()

@@ -99,7 +99,7 @@ def test_a_failed_check_is_said_not_only_coloured(page: Page, app: str, settled:
     expect(page.get_by_text(re.compile("direct solve: .* exceeds 1e-10"))).to_be_visible()
 
 
-def slide(key: str, label: str, times: int = 3) -> Callable[[Page], None]:
+def slide(key: str, label: str, times: int = 1) -> Callable[[Page], None]:
     def move(page: Page) -> None:
         slider = page.get_by_role("slider", name=label)
         slider.focus()
@@ -153,7 +153,7 @@ MOVES = {
     "product": unfold("Transformer", choose("Product", "plain")),
     "alpha_range": unfold("Transformer", enter("Range of α", "3")),
     "policy": unfold("Comparison", choose("Step policy", "optimal")),
-    "reference": unfold("Comparison", choose("Error against", "labels")),
+    "reference": unfold("Comparison", choose("Error against", "the labels")),
     "dtype": unfold("Machine", choose("Precision", "float32")),
 }
 
@@ -340,4 +340,5 @@ def test_a_phone_shows_all_of_it(page: Page, app: str, settled: Settled, scheme:
 def test_embedded_it_hides_the_controls(page: Page, app: str, settled: Settled) -> None:
     opened(page, settled, f"{app}/fan?n=12&prompts=2&embed=true")
     assert "embed=true" in page.url
+    expect(page.get_by_test_id("stSidebar")).not_to_be_visible()
     assert_draws(page, linked(page))
