@@ -255,3 +255,26 @@ def test_python_m_krrviz_is_the_same_program(out: Path, tmp_path: Path) -> None:
     assert bad.returncode == 2
     assert bad.stderr.startswith("krrviz: n=1 ")
     assert "Traceback" not in bad.stderr
+
+
+def test_a_pipe_without_greek_letters_still_gets_the_summary(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "krrviz", "run", LINK, "--out", str(tmp_path)],
+        env=os.environ | {"PYTHONIOENCODING": "cp1252"},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"direct solve" in done.stdout
+
+
+def test_a_limit_that_is_no_number_is_told_and_left_aside() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import krrviz.settings as s; print(s.MAX_N)"],
+        env=os.environ | {"KRRVIZ_MAX_N": "abc"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "16384\n"
+    assert "KRRVIZ_MAX_N=abc must be a whole number from 2" in done.stderr

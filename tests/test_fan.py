@@ -11,7 +11,7 @@ from sklearn.kernel_ridge import KernelRidge
 import krrviz.fan as module
 from krrviz import Construction, Problem, Settings, build, fan_frame, predict, sample, solve
 from krrviz.fan import GRID, Curve, context_lengths, curve, fan, relative_error
-from krrviz.frames import conditions, curve_rows, fan_rows, step_rows, titled
+from krrviz.frames import DRAWN, conditions, curve_rows, fan_rows, step_rows, thinned, titled
 from krrviz.settings import METHODS
 from krrviz.spectrum import POLICIES
 from krrviz.tables import Table, assets, parse_csv
@@ -363,3 +363,13 @@ def test_every_method_has_a_title_of_its_own() -> None:
     assert rows.title.notna().all()
     assert rows.groupby("method").title.nunique().eq(1).all()
     assert rows.title.nunique() == len(METHODS)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 128, 129, 1000])
+def test_thinning_keeps_the_first_and_the_last_step(steps: int) -> None:
+    rows = pd.DataFrame({"step": np.repeat(np.arange(steps + 1), 2)})
+    kept = thinned(rows).step.unique().tolist()
+    assert kept[0] == 0
+    assert kept[-1] == steps
+    assert len(kept) <= DRAWN + 2
+    assert kept == list(range(steps + 1)) or steps > DRAWN

@@ -13,7 +13,7 @@ from scipy.sparse.linalg import cg
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.metrics.pairwise import rbf_kernel
 
-from krrviz import SOLVERS, Problem, Trajectory, solve
+from krrviz import SOLVERS, Problem, Settings, Trajectory, sample, solve
 from krrviz.settings import METHODS
 from krrviz.spectrum import POLICIES
 
@@ -538,3 +538,11 @@ def test_methods_without_a_step_size_need_none(method: str) -> None:
     manual, certified = solve(problem, method, 5, "manual"), solve(problem, method, 5)
     assert torch.equal(manual.predictions, certified.predictions)
     assert SOLVERS[method].policy("manual") == (None if method in CONJUGATE else "certified")
+
+
+@pytest.mark.parametrize("method", ["conjugate_gradient", "preconditioned_conjugate_gradient"])
+def test_conjugate_gradients_never_leave_the_solution_again(method: str) -> None:
+    # Thousands of steps on, the recurrences would be made of numbers below the smallest normal one.
+    problem = sample(Settings(n=64, ridge=1.0)).prefixes([20, 40, 64])
+    late = solve(problem, method, 2048).predictions[256:]
+    assert float((late - problem.exact).abs().max()) < 1e-12

@@ -487,3 +487,10 @@ def test_what_has_no_form_yet_is_refused_by_name(field: str, value: Any) -> None
     with pytest.raises(SettingsError, match=f"{field}={value}") as error:
         Construction(**given | {field: value})
     assert error.value.fields == (field,)
+
+
+def test_a_trajectory_keeps_no_stream_alive() -> None:
+    c = Construction(d=1, n_max=8, bandwidth=0.5, ridge=0.1, steps=5)
+    answers = predict(build(c), sample(Settings(n=8, queries=4, prompts=2, steps=5)))
+    for kept in (answers.predictions, answers.states):
+        assert kept.untyped_storage().nbytes() == kept.numel() * kept.element_size()
