@@ -5,7 +5,12 @@ import shutil
 from conftest import CHROMIUM, FLAGS, ROOT, SETTLED, server
 from playwright.sync_api import sync_playwright
 
-PICTURES = {"fan-light": ("light", "/"), "fan-dark": ("dark", "/?data=gp")}
+PICTURES = {
+    "fan-light": ("light", "/"),
+    "fan-dark": ("dark", "/?data=gp"),
+    "attention-light": ("light", "/attention?pin=40"),
+    "forward-light": ("light", "/forward?block=16"),
+}
 
 
 def main() -> None:
