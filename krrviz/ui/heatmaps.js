@@ -82,6 +82,7 @@ class Panel {
       return { shape, numbers: numbers.subarray(start, start + size) };
     };
     for (const map of data.maps) {
+      for (const name in map.lists) map[name] = data.lists[map.lists[name]];
       map.values = matrix(map.values);
       for (const name in map.terms) map.terms[name] = matrix(map.terms[name]).numbers;
     }

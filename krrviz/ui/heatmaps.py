@@ -153,11 +153,12 @@ def heatmaps(
         If given, a moment chosen by letting the scrubber go is sent to the server, which finds
         its index in ``st.session_state[key]["frame"]``.
     """
-    blob, head = bytearray(), []
+    blob, head, lists = bytearray(), [], {}
     for shown in maps:
-        head.append(_described(shown) | {"values": _append(blob, shown.values)})
+        head.append(_described(shown, lists) | {"values": _append(blob, shown.values)})
         head[-1]["terms"] = {name: _append(blob, term) for name, term in shown.terms.items()}
-    data: dict[str, Any] = {"maps": head, "linked": linked, "report": on_pin is not None}
+    data: dict[str, Any] = {"maps": head, "lists": list(lists), "linked": linked}
+    data["report"] = on_pin is not None
     if points is not None:
         data["points"] = {name: getattr(points, name) for name in ("title", "x_title", "y_title")}
         data["points"] |= {name: _append(blob, getattr(points, name)) for name in "xy"}
@@ -190,12 +191,14 @@ def _append(blob: bytearray, values: np.ndarray) -> tuple[int, list[int]]:
     return start, list(values.shape)
 
 
-def _described(shown: Map) -> dict[str, Any]:
+def _described(shown: Map, lists: dict[tuple[Any, ...], int]) -> dict[str, Any]:
+    """A map but for its numbers. Maps share most of their lists: each is sent once."""
     names = "name title kind note row_title col_title limit formula"
-    lists = "rows cols row_names col_names row_marks col_marks limits"
+    several = "rows cols row_names col_names row_marks col_marks limits"
+    held = {name: tuple(getattr(shown, name)) for name in several.split()}
     return (
         {name: getattr(shown, name) for name in names.split()}
-        | {name: list(getattr(shown, name)) for name in lists.split()}
+        | {"lists": {name: lists.setdefault(items, len(lists)) for name, items in held.items()}}
         | {"row_terms": {name: list(words) for name, words in shown.row_terms.items()}}
     )
 
