@@ -255,7 +255,7 @@ def test_pages_are_a_click_away_and_keep_the_settings(
     opened(page, settled, f"{app}{START}&ridge=0.7&pin=5")
     before = page.url.partition("?")[2]
     page.get_by_role("link", name="Fan").click()
-    page.wait_for_url("**/fan?**")
+    page.wait_for_url(f"{app}/?v=1**")
     settled(page)
     assert page.url.partition("?")[2] == before
     page.get_by_role("link", name="Attention = kernel").click()
