@@ -235,7 +235,9 @@ def test_help_tells_every_setting_with_range_and_default(capsys: pytest.CaptureF
     assert caught.value.code == 0
     told = " ".join(capsys.readouterr().out.split())
     for name, about in Settings.table().items():
-        assert f"{name}: {about.rule.allowed}; {getattr(Settings(), name)}" in told
+        default = getattr(Settings(), name)
+        words = {"bandwidth": "the data set's own", "methods": " and ".join(Settings().methods)}
+        assert f"{name}: {about.rule.allowed}; {words.get(name, default)}" in told
 
 
 def test_python_m_krrviz_is_the_same_program(out: Path, tmp_path: Path) -> None:
