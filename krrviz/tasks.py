@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from krrviz.problem import Problem
+from krrviz.problem import Problem, gaussian_kernel
 from krrviz.settings import Settings, SettingsError, check_rows
 from krrviz.tables import Table, shipped
 
@@ -132,12 +132,7 @@ def _draw(
     rng: np.random.Generator, X: Float[np.ndarray, "rows d"], bandwidth: float
 ) -> Float[np.ndarray, " rows"]:
     """A zero-mean Gaussian process with the Gaussian kernel, at the rows of X."""
-    points = torch.from_numpy(X) / (math.sqrt(2) * bandwidth)
-    K = (
-        torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist")
-        .square()
-        .neg()
-        .exp()
-    )
+    points = torch.from_numpy(X)
+    K = gaussian_kernel(points, points, bandwidth)
     K.diagonal().add_(JITTER)
     return (torch.linalg.cholesky(K) @ torch.from_numpy(rng.standard_normal(len(X)))).numpy()

@@ -48,9 +48,14 @@ def trust(
     """The checks of a picture.
 
     ``residual`` is the largest of the picture's exact solves; without one they are those of the
-    prompts checked here. The transformer is checked whether or
-    not it is drawn, on the first prompts at half and at full context length, unless it has no
-    form for these settings (a per-sample ridge).
+    prompts checked here. The transformer is checked whether or not it is drawn, on the first
+    prompts at half and at full context length, unless it has no form for these settings (a
+    per-sample ridge).
+
+    Raises
+    ------
+    SettingsError
+        What the data, the device or the memory cannot give.
     """
     prompts = min(CHECKED_PROMPTS, settings.prompts, max(1, CHECKED_ENTRIES // settings.n**2))
     problem = sample(settings.but(prompts=prompts), table).prefixes([settings.n // 2, settings.n])

@@ -6,7 +6,7 @@ from typing import Any
 
 import streamlit as st
 
-from krrviz.settings import Choice, Number, View
+from krrviz.settings import Choice, Number, View, shown
 from krrviz.surgery import (
     Fault,
     Perturbed,
@@ -96,7 +96,7 @@ def _control(name: str, width: int, most: int | None = None) -> None:
                 entered = about.rule.parse(entered.strip())
                 about.rule.check(entered)
             except ValueError as error:
-                st.session_state.problems = (f"{name}={entered!s:.40} {error}.",)
+                state.tell(f"{name}={shown(entered)} {error}.")
                 return
         state.look(**{name: entered})
 
