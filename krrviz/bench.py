@@ -17,9 +17,8 @@ import torch
 
 from krrviz.construction.transformer import predict
 from krrviz.construction.weights import Construction, build
-from krrviz.fan import curve, fan
+from krrviz.fan import curve, fan, same_rule
 from krrviz.settings import Settings
-from krrviz.solvers import richardson
 from krrviz.tasks import sample
 from krrviz.trajectory import record
 from krrviz.trust import trust
@@ -67,10 +66,7 @@ def gap(settings: Settings) -> float:
     """max over queries |transformer − Richardson| at the last step, geometric mean of prompts."""
     problem, c = sample(settings), Construction.from_settings(settings)
     answer = predict(build(c), problem).predictions[-1].double()
-    solver = partial(
-        richardson, operator="preconditioned", step=torch.tensor(c.step, dtype=torch.float64)
-    )
-    same = record("richardson", solver, problem, c.steps).predictions[-1]
+    same = record("richardson", same_rule(c), problem, c.steps).predictions[-1]
     return float((answer - same).abs().amax(-1).log().mean().exp())
 
 

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from krrviz import solvers
 from krrviz.construction.transformer import Transformer, predict
 from krrviz.construction.weights import Construction, build
 from krrviz.machine import CHUNK_BYTES, DTYPES, check, on_device, system_bytes
 from krrviz.problem import Problem
 from krrviz.settings import Settings
-from krrviz.solvers import solve
 from krrviz.tables import Table
 from krrviz.tasks import dimension, sample, table_of
-from krrviz.trajectory import Trajectory
+from krrviz.trajectory import Solver, Trajectory
 
 PREFIXES = 12
 GRID = 101  # points a fitted curve is drawn through
@@ -82,7 +83,31 @@ def run_method(
     if method == "transformer":
         assert model is not None, "the transformer is built where it is drawn"
         return predict(model, problem)
-    return solve(problem, method, settings.steps, settings.policy, settings.step_size, settings.n)
+    return solvers.solve(
+        problem, method, settings.steps, settings.policy, settings.step_size, settings.n
+    )
+
+
+def same_rule(c: Construction) -> Solver:
+    """The classical iteration that a construction carries out: its rule, sink level and step."""
+    interval, sink = c.interval, c.sink
+    if c.update == "richardson":
+        return partial(
+            solvers.richardson, operator="preconditioned", step=interval.best_step, sink=sink
+        )
+    if c.update == "function_space":
+        return partial(
+            solvers.function_space_richardson,
+            step=interval.best_step,
+            sink=sink,
+            far_sink=c.query_sink,
+        )
+    rule = {
+        "chebyshev": solvers.chebyshev,
+        "heavy_ball": solvers.heavy_ball,
+        "nesterov": solvers.nesterov,
+    }[c.update]
+    return partial(rule, operator="preconditioned", interval=interval, sink=sink)
 
 
 def reference(problem: Problem, name: str) -> Float[Tensor, "*batch Q"]:

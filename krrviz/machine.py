@@ -14,7 +14,12 @@ from krrviz.settings import Settings, SettingsError, shown
 
 Result = TypeVar("Result")
 
-DTYPES = {"float64": torch.float64, "float32": torch.float32}
+DTYPES = {
+    "float64": torch.float64,
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
 
 # A person waits this long for a picture at the most.
 MAX_SECONDS = 600.0
@@ -46,7 +51,7 @@ def max_memory() -> float:
 
 
 def compute_device(settings: Settings) -> torch.device:
-    """The device that ``settings`` name; auto is CUDA, then MPS (float32 only), then the CPU.
+    """The device that ``settings`` name; auto is CUDA, then MPS (no float64 there), then the CPU.
 
     Raises
     ------

@@ -19,8 +19,10 @@ def gaussian_kernel(
     a: Float[Tensor, "*batch M d"], b: Float[Tensor, "*batch N d"], bandwidth: float
 ) -> Float[Tensor, "*batch M N"]:
     """exp(−‖a_i − b_j‖²/2σ²), from the differences themselves: nothing cancels."""
-    distance = torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist")
-    return distance.div_(math.sqrt(2) * bandwidth).square_().neg_().exp_()
+    # No distances in half precision: they are taken in float32, and the kernel is rounded.
+    wide = torch.promote_types(a.dtype, torch.float32)
+    distance = torch.cdist(a.to(wide), b.to(wide), compute_mode="donot_use_mm_for_euclid_dist")
+    return distance.div_(math.sqrt(2) * bandwidth).square_().neg_().exp_().to(a.dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,6 +162,14 @@ class Problem:
         """What stands on the diagonal beside K: λ, or nλ."""
         scale = self.count if self.ridge_scale == "per_sample" else torch.ones_like(self.count)
         return self.ridge * scale[..., None].to(self.X.dtype)
+
+    def preconditioner(self, sink: float | str = 0.0) -> Float[Tensor, "*batch N"]:
+        """The diagonal of P = D + sI; ``ridge`` stands for s = r."""
+        return self.degree + self.level(sink)
+
+    def level(self, sink: float | str) -> Float[Tensor, "*batch 1"]:
+        """s of each prompt: a number, or its r."""
+        return self.r if isinstance(sink, str) else torch.full_like(self.r, sink)
 
     @property
     def A(self) -> Float[Tensor, "*batch N N"]:

@@ -57,10 +57,9 @@ MAX_N = _max_n()
 
 @dataclass(frozen=True)
 class Choice:
-    """One of a few words; ``later`` are words that are planned and refused by name."""
+    """One of a few words."""
 
     options: tuple[str, ...]
-    later: tuple[str, ...] = ()
 
     @property
     def allowed(self) -> str:
@@ -70,8 +69,6 @@ class Choice:
         return text
 
     def check(self, value: object) -> str:
-        if value in self.later:
-            raise ValueError(f"is not available yet; allowed: {self.allowed}")
         if not isinstance(value, str) or value not in self.options:
             raise ValueError(f"must be {self.allowed}")
         return value
@@ -404,23 +401,26 @@ class Settings(Record):
     )
     update: str = setting(
         "richardson",
-        Choice(("richardson",), later=("chebyshev", "heavy_ball", "nesterov", "function_space")),
+        Choice(("richardson", "chebyshev", "heavy_ball", "nesterov", "function_space")),
         "Update rule",
-        "The iteration that the blocks carry out.",
+        "The iteration that the blocks carry out. richardson is the paper's; the others are ours, "
+        "in the same stack.",
         TRANSFORMER,
     )
     sink: float | str = setting(
         0,
         Number(0, 1e12, words=("ridge",)),
         "Sink level s",
-        "Attention to the sink in the iteration blocks; 0 is the paper's.",
+        "Attention to the sink in the iteration blocks: P = D + sI. 0 is the paper's; ridge is the "
+        "ridge itself, λ or nλ; a very large s makes it plain Richardson.",
         TRANSFORMER,
     )
     alpha_range: float | str = setting(
         "calibrated",
         Number(1e-6, 1e9, words=("calibrated", "certified")),
         "Range of α",
-        "The products hold for |α| up to this. calibrated: √N/λ, free of the data.",
+        "The products hold for |α| up to this. calibrated: √N/λ, free of the data. certified: what "
+        "no prompt within the bounds can leave.",
         TRANSFORMER,
     )
     label_bound: float = setting(
@@ -475,7 +475,7 @@ class Settings(Record):
     )
     dtype: str = setting(
         "float64",
-        Choice(("float64", "float32"), later=("bfloat16", "float16")),
+        Choice(("float64", "float32", "bfloat16", "float16")),
         "Precision",
         "What transformer and solvers compute in; exact answers are always float64.",
         MACHINE,
@@ -494,19 +494,6 @@ class Settings(Record):
                 "noise; use krr or labels",
                 "reference",
                 "data",
-            )
-        if self.sink != 0:
-            raise SettingsError(f"sink={shown(self.sink)} is not available yet; use 0", "sink")
-        if self.alpha_range == "certified":
-            raise SettingsError(
-                "alpha_range=certified is not available yet; use calibrated or a number",
-                "alpha_range",
-            )
-        if self.ridge_scale == "per_sample" and "transformer" in self.methods:
-            raise SettingsError(
-                "ridge_scale=per_sample is not available for the transformer yet; use absolute, "
-                "or leave transformer out of methods",
-                "ridge_scale",
             )
         if self.device == "mps" and self.dtype == "float64":
             raise SettingsError(

@@ -2,7 +2,8 @@
 
 A generator yields its zero state first and never ends; ``record`` stops it. Hyperparameters are
 bound by the registry ``SOLVERS``. Each recurrence stands as a comment above its code, with
-R(α) = y − Aα (operator ``plain``) or D⁻¹(y − Aα) (``preconditioned``).
+R(α) = y − Aα (operator ``plain``) or P⁻¹(y − Aα) (``preconditioned``), P = D + sI; the paper's
+sink level s is 0.
 """
 
 from __future__ import annotations
@@ -17,46 +18,53 @@ from jaxtyping import Float
 from torch import Tensor
 
 from krrviz.problem import Problem
-from krrviz.spectrum import POLICIES, Interval, Operator, policy_interval
+from krrviz.spectrum import POLICIES, Interval, Operator, Sink, policy_interval
 from krrviz.trajectory import Solver, Step, Trajectory, record
 
 Vector = Float[Tensor, "*batch N"]
 
 
-def residual(problem: Problem, operator: Operator, alpha: Vector) -> Vector:
-    """R(α): y − Aα, or D⁻¹(y − Aα)."""
+def residual(problem: Problem, operator: Operator, alpha: Vector, sink: Sink = 0.0) -> Vector:
+    """R(α): y − Aα, or P⁻¹(y − Aα)."""
     r = problem.y - problem.apply(alpha)
-    return r if operator == "plain" else r / problem.degree
+    return r if operator == "plain" else r / problem.preconditioner(sink)
 
 
-def richardson(problem: Problem, operator: Operator, step: Tensor) -> Iterator[Step]:
+def richardson(
+    problem: Problem, operator: Operator, step: Tensor, sink: Sink = 0.0
+) -> Iterator[Step]:
     """Richardson iteration; with operator ``plain`` it is gradient descent."""
     alpha = torch.zeros_like(problem.y)
     while True:
         yield Step(alpha, problem.predict(alpha))
         # α ← α + ηR(α)
-        alpha = alpha + step * residual(problem, operator, alpha)
+        alpha = alpha + step * residual(problem, operator, alpha, sink)
 
 
-def function_space_richardson(problem: Problem, step: Tensor) -> Iterator[Step]:
+def function_space_richardson(
+    problem: Problem, step: Tensor, sink: Sink = 0.0, far_sink: Sink = "ridge"
+) -> Iterator[Step]:
     """The same iteration on function values, at context and queries (arXiv 2605.26713, eq. 14).
 
-    Its state is u, the fitted values at the context, not α.
+    Its state is u, the fitted values at the context, not α. ``far_sink`` is the level q of query
+    rows (``spectrum.query_sink``).
     """
     u, f = torch.zeros_like(problem.y), torch.zeros_like(problem.x_query[..., 0])
-    # With D_* alone the query rows diverge where a query lies far from all data; D_* + r has the
+    # With D_* alone the query rows diverge where a query lies far from all data; D_* + q has the
     # same limit: r f = k_*ᵀ(y − u).
-    query_degree = problem.k_query.sum(-1) + problem.r
+    near, far = problem.preconditioner(sink), problem.k_query.sum(-1) + problem.level(far_sink)
     while True:
         yield Step(u, f)
         # u_j ← u_j − η r u_j/D_j + η Σ_i k_ij (y_i − u_i)/D_j, and so at the queries
         gap = problem.y - u
         pull = (problem.K @ gap[..., None])[..., 0]
-        f = f + step * (problem.predict(gap) - problem.r * f) / query_degree
-        u = u + step * (pull - problem.r * u) / problem.degree
+        f = f + step * (problem.predict(gap) - problem.r * f) / far
+        u = u + step * (pull - problem.r * u) / near
 
 
-def nesterov(problem: Problem, operator: Operator, interval: Interval) -> Iterator[Step]:
+def nesterov(
+    problem: Problem, operator: Operator, interval: Interval, sink: Sink = 0.0
+) -> Iterator[Step]:
     """Nesterov's method with the constant momentum of strongly convex problems."""
     root = interval.condition.sqrt()
     momentum = (root - 1) / (root + 1)
@@ -65,10 +73,12 @@ def nesterov(problem: Problem, operator: Operator, interval: Interval) -> Iterat
         yield Step(alpha, problem.predict(alpha))
         # v = α + β(α − α₋); α₊ = v + R(v)/L; β = (√κ − 1)/(√κ + 1)
         v = alpha + momentum * (alpha - previous)
-        previous, alpha = alpha, v + residual(problem, operator, v) / interval.high
+        previous, alpha = alpha, v + residual(problem, operator, v, sink) / interval.high
 
 
-def heavy_ball(problem: Problem, operator: Operator, interval: Interval) -> Iterator[Step]:
+def heavy_ball(
+    problem: Problem, operator: Operator, interval: Interval, sink: Sink = 0.0
+) -> Iterator[Step]:
     """Polyak's heavy ball with his constants for a quadratic."""
     low, high = interval.low.sqrt(), interval.high.sqrt()
     step, momentum = 4 / (high + low) ** 2, ((high - low) / (high + low)) ** 2
@@ -76,11 +86,13 @@ def heavy_ball(problem: Problem, operator: Operator, interval: Interval) -> Iter
     while True:
         yield Step(alpha, problem.predict(alpha))
         # α₊ = α + ηR(α) + β(α − α₋); η = 4/(√L + √μ)², β = ((√L − √μ)/(√L + √μ))²
-        moved = alpha + step * residual(problem, operator, alpha) + momentum * (alpha - previous)
-        previous, alpha = alpha, moved
+        change = step * residual(problem, operator, alpha, sink) + momentum * (alpha - previous)
+        previous, alpha = alpha, alpha + change
 
 
-def chebyshev(problem: Problem, operator: Operator, interval: Interval) -> Iterator[Step]:
+def chebyshev(
+    problem: Problem, operator: Operator, interval: Interval, sink: Sink = 0.0
+) -> Iterator[Step]:
     """Chebyshev semi-iteration: the least residual polynomial on [μ, L] at every step.
 
     With θ = (L + μ)/2 and δ = (L − μ)/2 the polynomial is T_t((θ − x)/δ)/T_t(θ/δ); the ratio
@@ -90,16 +102,15 @@ def chebyshev(problem: Problem, operator: Operator, interval: Interval) -> Itera
     # An interval of one point is Richardson with the exact step; δ = 0 would divide by 0.
     radius = ((interval.high - interval.low) / 2).maximum(centre * 1e-9)
     alpha = torch.zeros_like(problem.y)
-    change = residual(problem, operator, alpha) / centre
+    change = residual(problem, operator, alpha, sink) / centre
     ratio = radius / centre
     while True:
         yield Step(alpha, problem.predict(alpha))
         # α₊ = α + c; c ← q₊q c + (2q₊/δ) R(α₊)
         alpha = alpha + change
         following = 1 / (2 * centre / radius - ratio)
-        change = following * ratio * change + 2 * following / radius * residual(
-            problem, operator, alpha
-        )
+        pull = residual(problem, operator, alpha, sink)
+        change = following * ratio * change + 2 * following / radius * pull
         ratio = following
 
 

@@ -1,14 +1,19 @@
-"""Where the eigenvalues lie, and the step sizes that follow.
+"""Where the eigenvalues lie, what an update rule makes of them, and the step sizes that follow.
 
-Two operators: A = K + rI (``plain``) and D⁻¹A (``preconditioned``), D = diag(K1).
+Two operators: A = K + rI (``plain``) and P⁻¹A (``preconditioned``), P = D + sI, D = diag(K1). The
+paper's P is D itself, s = 0; ``ridge`` stands for s = r.
 
-Certified intervals hold for every prompt of n ≤ N points, from N and λ alone. K is positive
+Certified intervals hold for every prompt of n ≤ N points, from N, λ and s alone. K is positive
 semidefinite with unit diagonal, so its eigenvalues lie in [0, n] and 1 ≤ D_i ≤ n. D − K is a
-graph Laplacian, so positive semidefinite: eig(D⁻¹K) ⊂ [0, 1]. With vᵀv = 1 and
-vᵀ(K + rI)v / vᵀDv between r/max D and (vᵀDv + r)/vᵀDv ≤ 1 + r:
+graph Laplacian, so positive semidefinite. With d = vᵀDv in [1, n] and vᵀv = 1 the quotient
+vᵀ(K + rI)v / vᵀ(D + sI)v lies between r/(n + s) and (d + r)/(d + s), and so, with c = 1 where
+s < r and N otherwise (the side on which the last is largest):
 
-    A:    [r, n + r]        absolute: [λ, N + λ]      per sample: [λ, N(1 + λ)]
-    D⁻¹A: [r/n, 1 + r]      absolute: [λ/N, 1 + λ]    per sample: [λ, 1 + Nλ]
+    A:                       absolute: [λ, N + λ]               per sample: [λ, N(1 + λ)]
+    P⁻¹A, a number s:        [λ/(N + s), (c + λ)/(c + s)]       [λ/(1 + s), (c + Nλ)/(c + s)]
+    P⁻¹A, s = r ("ridge"):   [λ/(N + λ), 1]                     [λ/(1 + λ), 1]
+
+Per sample r = nλ: nλ/(n + s) is least at n = 1 and (c + nλ)/(c + s) largest at n = N.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ from torch import Tensor
 from krrviz.problem import Problem
 
 Operator = Literal["plain", "preconditioned"]
+Sink = float | int | str  # a level s, or "ridge"
 POLICIES = ("certified", "one_over_l", "optimal", "manual")
 
 
@@ -50,37 +56,119 @@ class Interval:
         return self.high / self.low
 
 
-def certified(operator: Operator, n_max: int, ridge: float, ridge_scale: str) -> Interval:
+def certified(
+    operator: Operator, n_max: int, ridge: float, ridge_scale: str, sink: Sink = 0.0
+) -> Interval:
     """The interval of the table above, for every prompt of at most ``n_max`` points."""
     per_sample = ridge_scale == "per_sample"
     largest = n_max * ridge if per_sample else ridge
     if operator == "plain":
         low, high = ridge, n_max + largest
+    elif isinstance(sink, str):
+        low, high = ridge / ((1 if per_sample else n_max) + ridge), 1.0
     else:
-        low, high = (ridge if per_sample else ridge / n_max), 1 + largest
+        c = 1 if sink < largest else n_max
+        low, high = ridge / ((1 if per_sample else n_max) + sink), (c + largest) / (c + sink)
     return Interval(torch.tensor(low, dtype=torch.float64), torch.tensor(high, dtype=torch.float64))
 
 
-def true_interval(operator: Operator, problem: Problem) -> Interval:
-    """Smallest and largest eigenvalue of each prompt's operator, shape (..., 1).
+def query_sink(n_max: int, ridge: float, ridge_scale: str, sink: Sink) -> Sink:
+    """The level q of D_* + q on query rows, where the function-space form iterates there too.
 
-    D⁻¹A is similar to the symmetric D^−½AD^−½. Unused slots would add an eigenvalue of their
+    A query far from all data has D_* = 0: its value shrinks by 1 − ηr/q an update, so q = r keeps
+    it stable wherever η < 2. That fails only where s exceeds every r, and then q = s does.
+    """
+    largest = ridge * (n_max if ridge_scale == "per_sample" else 1)
+    return "ridge" if isinstance(sink, str) or sink < largest else sink
+
+
+# ---------------------------------------------------------------------------------------------
+# Update rules: what each makes of an eigenvalue x in [μ, L]
+#
+# From a zero start the error after t updates is p_t(P⁻¹A) times the first, p_0 = 1. With
+# q = (√κ − 1)/(√κ + 1), c = 1 − 1/√κ and U_t the Chebyshev polynomials of the second kind:
+#
+#   Richardson  p_t = (1 − ηx)ᵗ, at most ρᵗ.
+#   Chebyshev   p_t = T_t((θ − x)/δ)/T_t(θ/δ), θ and δ the interval's centre and radius: at most
+#               1/T_t(θ/δ) = 1/cosh(t arccosh(θ/δ)).
+#   heavy ball  p_t+1 = (1 + β − ηx)p_t − βp_t−1 has roots q·exp(±iφ), and p_1 = 1 − ηx makes it
+#               p_t = qᵗ(U_t(cos φ) − qU_t−1(cos φ)); |U_t| ≤ t + 1.
+#   Nesterov    p_t+1 = (1 − x/L)((1 + β)p_t − βp_t−1) has roots g·exp(±iφ), g² = β(1 − x/L) ≤ c²,
+#               and so p_t = gᵗ(U_t(cos φ) − gU_t−1(cos φ)).
+#
+# At x = μ the roots of the last two coincide, φ = 0 and U_t = t + 1: p_t(μ) = qᵗ(1 + t(1 − q)), and
+# with c in place of q. At x = L heavy ball has φ = π, where its bound is attained.
+
+
+def _root(rule: str, interval: Interval) -> float:
+    """The double root at μ: ρ, q or c."""
+    condition = float(interval.condition)
+    if rule in ("richardson", "function_space"):
+        return (condition - 1) / (condition + 1)
+    root = math.sqrt(condition)
+    return 1 - 1 / root if rule == "nesterov" else (root - 1) / (root + 1)
+
+
+def residual_norm(rule: str, interval: Interval, t: int) -> float:
+    """h_t ≥ |p_t(x)| on the whole interval, for an update rule of ``Settings.update``."""
+    root = _root(rule, interval)
+    if rule in ("richardson", "function_space"):
+        return root**t
+    if rule == "chebyshev":
+        # 1/cosh(t·arccosh((L + μ)/(L − μ))): exp of that arccosh is 1/q
+        return 1.0 if t == 0 else 2 * root**t / (1 + root ** (2 * t))
+    return root**t * (1 + t + root * t)
+
+
+def largest_residual(rule: str, interval: Interval, steps: int) -> float:
+    """The largest h_t of t = 1 … steps; 0 without any step."""
+    if steps == 0:
+        return 0.0
+    peak, root = 1, _root(rule, interval)
+    if rule in ("heavy_ball", "nesterov") and root > 0:
+        # qᵗ(1 + t + qt) rises up to here, and falls from here
+        peak = max(1, min(steps, int(-1 / math.log(root) - 1 / (1 + root))))
+    return max(residual_norm(rule, interval, t) for t in (1, peak, min(steps, peak + 1)))
+
+
+def slowest(rule: str, interval: Interval, t: int) -> float:
+    """p_t(μ) ≥ 0, what is left of the slowest mode that the interval allows."""
+    root = _root(rule, interval)
+    if rule in ("heavy_ball", "nesterov"):
+        return root**t * (1 + t * (1 - root))
+    return residual_norm(rule, interval, t)
+
+
+def true_interval(operator: Operator, problem: Problem, sink: Sink = 0.0) -> Interval:
+    """Smallest and largest eigenvalue of each prompt's operator, shape (..., 1)."""
+    values = eigenvalues(operator, problem, sink)
+    return Interval(values[..., :1], values[..., -1:])
+
+
+def eigenvalues(
+    operator: Operator, problem: Problem, sink: Sink = 0.0
+) -> Float[Tensor, "*batch N"]:
+    """Each prompt's eigenvalues in float64, ascending.
+
+    P⁻¹A is similar to the symmetric P^−½AP^−½. Unused slots would add an eigenvalue of their
     own; their diagonal is set to the mean of the used ones, which never is an extreme.
     """
+    problem = problem.to(problem.X.device, torch.float64)
     used = problem.used
     matrix = problem.A
+    P = problem.preconditioner(sink)
     if operator == "preconditioned":
-        root = problem.degree.rsqrt()
+        root = P.rsqrt()
         matrix = root[..., :, None] * matrix * root[..., None, :]
     diagonal = matrix.diagonal(dim1=-2, dim2=-1)
     mean = (diagonal * used).sum(-1, keepdim=True) / problem.count[..., None]
     matrix = matrix + torch.diag_embed(torch.where(used, 0, mean - diagonal))
     values = torch.linalg.eigvalsh(matrix)
-    # Rounding may leave the smallest a little below what theory allows: r, or r/max D.
+    # Rounding may leave the smallest a little below what theory allows: r, or r/max P.
     floor = problem.r
     if operator == "preconditioned":
-        floor = floor / problem.degree.amax(-1, keepdim=True)
-    return Interval(values[..., :1].maximum(floor), values[..., -1:])
+        floor = floor / P.amax(-1, keepdim=True)
+    return values.maximum(floor)
 
 
 def policy_interval(

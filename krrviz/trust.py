@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
+from torch import Tensor
 
 from krrviz.construction.certificate import product_bound
 from krrviz.construction.transformer import Transformer, predict
 from krrviz.construction.weights import Construction, build
+from krrviz.fan import same_rule
 from krrviz.machine import on_device
 from krrviz.problem import Problem
 from krrviz.settings import Settings
-from krrviz.solvers import richardson
+from krrviz.spectrum import Sink
 from krrviz.tables import Table
 from krrviz.tasks import sample
 from krrviz.trajectory import Trajectory, record
@@ -22,6 +23,15 @@ from krrviz.trajectory import Trajectory, record
 # The transformer is checked on the first prompts and queries only: its bound costs as much as
 # one more iteration for each query. Large prompts are checked one at a time.
 CHECKED_PROMPTS, CHECKED_QUERIES, CHECKED_ENTRIES = 4, 8, 2**20
+
+# The update rules' names.
+RULES = {
+    "richardson": "Richardson",
+    "chebyshev": "Chebyshev",
+    "heavy_ball": "heavy ball",
+    "nesterov": "Nesterov",
+    "function_space": "function space",
+}
 
 
 @dataclass(frozen=True)
@@ -49,8 +59,7 @@ def trust(
 
     ``residual`` is the largest of the picture's exact solves; without one they are those of the
     prompts checked here. The transformer is checked whether or not it is drawn, on the first
-    prompts at half and at full context length, unless it has no form for these settings (a
-    per-sample ridge).
+    prompts at half and at full context length.
 
     Raises
     ------
@@ -71,20 +80,16 @@ def trust(
             "repeated rows, that float64 cannot tell A from a singular matrix: a larger λ helps.",
         )
     ]
-    if settings.ridge_scale != "absolute":
-        return checks
     c = Construction.from_settings(settings, table)
     model = build(c)
 
     def run(device: torch.device) -> tuple[Trajectory, float]:
         moved = model.to(device)
-        return predict(moved, problem), attention_gap(moved, problem)
+        return predict(moved, problem), attention_gap(moved, problem, c.sink)
 
     (forward, difference), _ = on_device(settings, run)
-    solver = partial(
-        richardson, operator="preconditioned", step=torch.tensor(c.step, dtype=torch.float64)
-    )
-    same = record("richardson", solver, problem, c.steps)
+    rule = RULES[c.update]
+    same = record(rule, same_rule(c), problem, c.steps)
     gap = (forward.predictions.cpu().double() - same.predictions).abs()
     gap = gap.nan_to_num(nan=math.inf).flatten()
     bound = product_bound(c, problem, same.states).nan_to_num(nan=0).flatten()
@@ -92,31 +97,33 @@ def trust(
     beyond = gap > bound
     shown = int(torch.where(beyond, gap, -1).argmax() if bool(beyond.any()) else gap.argmax())
     norms = torch.cat([problem.X, problem.x_query], -2).norm(dim=-1)
+    tolerance = attention_tolerance(c, float(norms.max()), sink=bool(c.sink))
     where = f" ({prompts} prompts, n = {settings.n // 2} and {settings.n}.)"
     if settings.steps > 0:
         checks = [
             Check(
-                "transformer = Richardson",
+                f"transformer = {rule}",
                 float(gap[shown]),
                 float(bound[shown]),
-                "Largest gap, over all steps, between the transformer's answer and preconditioned "
-                "Richardson with the same step size; every gap must be within its own product "
-                "bound." + where,
+                "Largest gap, over all steps, between the transformer's answer and that of its own "
+                f"rule, {rule}, with the same P and step size; every gap must be within its own "
+                "product bound." + where,
                 telling=float(bound[shown]) < float(same.predictions.abs().max()),
             ),
             Check(
-                "attention = D⁻¹K",
+                "attention = P⁻¹K" if c.sink else "attention = D⁻¹K",
                 difference,
-                attention_tolerance(c, float(norms.max())),
-                "Largest difference between the updates' softmax weights and D⁻¹K computed in the "
-                "log domain; tolerance: 1e-16 (100 + B²/σ²) in float64, B the largest ‖x‖." + where,
-                telling=attention_tolerance(c, float(norms.max())) < 1e-2,
+                tolerance,
+                "Largest difference between the updates' softmax weights and P⁻¹K computed in the "
+                "log domain, P = D + s; tolerance: 1e-16 (100 + B²/σ²) in float64, B the largest "
+                "‖x‖, and four times as much with a sink, whose logit holds ‖x‖²." + where,
+                telling=tolerance < 1e-2,
             ),
             *checks,
         ]
-    alphas = forward.states.abs().max().nan_to_num(nan=math.inf)
+    factor = "g" if c.update == "function_space" else "nα" if c.per_sample else "α"
     for symbol, value, most in (
-        ("α", alphas, c.r_alpha),
+        (factor, largest_factor(c, problem, forward), c.r_alpha),
         ("y", problem.y.abs().max(), c.label_bound),
         ("x", norms.max(), c.input_bound * (1 + 1e-9)),  # a norm summed in another order
     ):
@@ -132,31 +139,54 @@ def trust(
     return checks
 
 
-def attention_tolerance(c: Construction, largest: float) -> float:
-    """1e-16 (100 + B²/σ²) in float64, and as many units in the last place in other precisions."""
+def largest_factor(c: Construction, problem: Problem, run: Trajectory) -> float:
+    """The largest |v| of the updates' products u·v: α, nα, α + β(α − α₋), or fitted values."""
+    states = run.states.cpu().double()
+    if c.update == "function_space":
+        return max(map(_largest, (states, run.predictions)))
+    if c.per_sample:
+        states = states * problem.count[..., None]
+    if c.update == "nesterov" and c.steps:
+        states = torch.cat([states[:1], states[1:] + c.coefficients()[0][0] * states.diff(dim=0)])
+    return _largest(states)
+
+
+def _largest(values: Tensor) -> float:
+    return float(values.abs().max().nan_to_num(nan=math.inf))
+
+
+def attention_tolerance(c: Construction, largest: float, sink: bool = False) -> float:
+    """1e-16 (100 + B²/σ²) in float64, and as many units in the last place in other precisions.
+
+    Four times as much where the ``sink`` takes part: its logit holds ‖x_i‖²/2σ², which elsewhere
+    cancels with all of its rounding.
+    """
     ulps = torch.finfo(c.dtype).eps / torch.finfo(torch.float64).eps
-    return 1e-16 * ulps * (100 + (largest / c.bandwidth) ** 2)
+    return (4e-16 if sink else 1e-16) * ulps * (100 + (largest / c.bandwidth) ** 2)
 
 
-def attention_gap(model: Transformer, problem: Problem) -> float:
-    """Largest |attention − D⁻¹K| over the update blocks, masked keys included (K = 0 there).
+def attention_gap(model: Transformer, problem: Problem, sink: Sink = 0.0) -> float:
+    """Largest |attention − P⁻¹K| on context rows of the update blocks, masked keys included.
 
-    D⁻¹K is taken from squared distances by log-sum-exp, sharing no code with attention.
+    P⁻¹K is taken from squared distances by log-sum-exp, sharing no code with attention; K is 0 at
+    masked keys, and the sink has s/(D + s).
     """
     used = problem.used
     logits = torch.zeros_like(problem.X[..., :, None, 0] + problem.X[..., None, :, 0])
     for x in problem.X.unbind(-1):
         logits -= (x[..., :, None] - x[..., None, :]).square() / (2 * problem.bandwidth**2)
     logits = logits.masked_fill(~used[..., None, :], -torch.inf)
+    level = problem.level(sink).log()[..., None, :].expand(*used.shape, 1)
+    logits = torch.cat([level, logits], -1)
     expected = (logits - logits.logsumexp(-1, keepdim=True)).exp()[used]
     stream, context, worst = model.embed(problem), slice(1, 1 + problem.n_max), 0.0
-    for attention in {block.attention for block in model.blocks[1:-1]}:
+    for attention in {block.attention for block in model.blocks[model.updates.start + 1 : -1]}:
         if attention.idle:
             continue
         # What no block writes is before the first block what it is at this head's own place.
         if not model.constant(attention):
             return math.inf
         rows = attention.pattern(stream)[..., context, :].cpu().double()[used]
-        rows[..., context] -= expected
+        rows[..., : context.stop] -= expected
         worst = max(worst, float(rows.abs().max().nan_to_num(nan=math.inf)))
     return worst

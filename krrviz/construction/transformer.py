@@ -83,6 +83,8 @@ class Hinges:
         crowd = torch.nonzero(size > 4).flatten().tolist()
         lone = ~torch.isin(group, torch.tensor(crowd, device=group.device, dtype=group.dtype))
         like = mlp.w_1
+        # s·V_k − T_k cancels, as a sum of positive terms does not: half precision is widened.
+        wide = torch.promote_types(like.dtype, torch.float32)
         self.rest = MLP(mlp.w_1[lone], mlp.b_1[lone], mlp.w_2[:, lone]) if lone.any() else None
         self.directions = rows[crowd].to(like)
         self.pieces = []
@@ -93,22 +95,27 @@ class Hinges:
             written = slopes.any(1).nonzero().flatten()
             slopes = slopes[written]
 
-            def running(value: Tensor, like: Tensor = like) -> Tensor:
-                return torch.cat([torch.zeros_like(value[:, :1]), value.cumsum(1)], 1).to(like)
+            def running(value: Tensor) -> Tensor:
+                return torch.cat([torch.zeros_like(value[:, :1]), value.cumsum(1)], 1).to(wide)
 
             self.pieces.append(
-                (threshold.to(like), running(slopes), running(slopes * threshold), written)
+                (threshold.to(wide), running(slopes), running(slopes * threshold), written)
             )
 
     def __call__(self, stream: Stream) -> Stream:
         """What the layer adds to the stream."""
         out = torch.zeros_like(stream) if self.rest is None else self.rest(stream)
-        sums = (stream @ self.directions.mT).unbind(-1)
-        for s, (threshold, slope, offset, written) in zip(sums, self.pieces, strict=True):
+        if not self.pieces:
+            return out
+        sums = (stream @ self.directions.mT).to(self.pieces[0][0].dtype)
+        added = torch.zeros_like(out, dtype=sums.dtype)
+        for s, (threshold, slope, offset, written) in zip(
+            sums.unbind(-1), self.pieces, strict=True
+        ):
             k = torch.searchsorted(threshold, s.contiguous())
             for channel, v, t in zip(written.tolist(), slope, offset, strict=True):
-                out[..., channel] += s * v[k] - t[k]
-        return out
+                added[..., channel] += s * v[k] - t[k]
+        return out + added.to(out)
 
 
 class Block(nn.Module):
@@ -129,8 +136,8 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """A stack of blocks with fixed weights; the last block reads the answer out.
 
-    ``updates`` are the blocks after which α has taken its steps 0, 1, 2, …; reading out there
-    instead of at the end is the same transformer with fewer blocks.
+    ``updates`` are the blocks after which the state has taken its steps 0, 1, 2, …; reading out
+    there instead of at the end is the same transformer with fewer blocks.
     """
 
     blocks: Sequence[Block]
@@ -179,6 +186,9 @@ class Transformer(nn.Module):
         stream[..., at["mask"]] = 1
         stream[..., 1 : 1 + n, at["mask"]] = (~problem.used).to(stream)
         stream[..., 0, at["sink"]] = 1
+        if "count" in self.slots:
+            stream[..., 0, at["count"]] = problem.count.to(stream)
+            stream[..., 0, at["log_count"]] = problem.count.double().log().to(stream)
         return stream
 
     def constant(self, attention: Attention) -> bool:
@@ -199,7 +209,7 @@ class Pass:
 
     stream : the residual stream before the first block and after each
     attention : each block's pattern; None where the block is idle. Equal patterns are one tensor.
-    trajectory : α and the answer after each update
+    trajectory : the state, α or fitted values, and the answer after each update
     """
 
     stream: Float[Tensor, "levels *batch tokens channels"]
@@ -213,6 +223,10 @@ class _Forward:
     def __init__(self, model: Transformer, problem: Problem) -> None:
         self.model, self.stream = model, model.embed(problem)
         self.context = slice(1, 1 + problem.n_max)
+        # The state of an unused slot is nobody's; nα is reported as α.
+        self.used = problem.used.to(self.stream)
+        if "count" in model.slots and model.slots.state == "alpha":
+            self.used = self.used / problem.count[..., None].to(self.stream)
         self.hinges = {mlp: Hinges(mlp) for mlp in {block.mlp for block in model.blocks}}
         self.constant = {a: model.constant(a) for a in {block.attention for block in model.blocks}}
         self.known: dict[Attention, Pattern] = {}
@@ -231,18 +245,25 @@ class _Forward:
     def advance(self, block: Block) -> Pattern | None:
         """Run one block; its pattern."""
         pattern = self.pattern(block.attention)
-        if pattern is not None:
-            self.stream = self.stream + block.attention(self.stream, pattern)
-        self.stream = self.stream + self.hinges[block.mlp](self.stream)
+        self.stream = self.after(block, pattern)
         return pattern
 
+    def after(self, block: Block, pattern: Pattern | None) -> Stream:
+        """The stream after a block."""
+        stream = self.stream
+        if pattern is not None:
+            stream = stream + block.attention(stream, pattern)
+        return stream + self.hinges[block.mlp](stream)
+
     def read_out(self) -> tuple[Tensor, Tensor]:
-        """What the last block would answer at the queries if it came now; and α."""
-        index = self.model.slots.index
-        last = self.model.blocks[-1].attention
-        answer = last(self.stream, self.pattern(last))[..., self.context.stop :, index["f"]]
+        """What the last block would answer at the queries if it came now; and the state."""
+        slots, last = self.model.slots, self.model.blocks[-1]
+        stream = self.after(last, self.pattern(last.attention))
         # Copies: a view would keep each step's whole stream alive.
-        return answer.clone(), self.stream[..., self.context, index["alpha"]].clone()
+        return (
+            stream[..., self.context.stop :, slots.index["f"]].clone(),
+            stream[..., self.context, slots.index[slots.state]] * self.used,
+        )
 
 
 @torch.no_grad()
