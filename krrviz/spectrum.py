@@ -19,6 +19,7 @@ Per sample r = nλ: nλ/(n + s) is least at n = 1 and (c + nλ)/(c + s) largest 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -94,10 +95,12 @@ def query_sink(n_max: int, ridge: float, ridge_scale: str, sink: Sink) -> Sink:
 #   heavy ball  p_t+1 = (1 + β − ηx)p_t − βp_t−1 has roots q·exp(±iφ), and p_1 = 1 − ηx makes it
 #               p_t = qᵗ(U_t(cos φ) − qU_t−1(cos φ)); |U_t| ≤ t + 1.
 #   Nesterov    p_t+1 = (1 − x/L)((1 + β)p_t − βp_t−1) has roots g·exp(±iφ), g² = β(1 − x/L) ≤ c²,
-#               and so p_t = gᵗ(U_t(cos φ) − gU_t−1(cos φ)).
+#               and so p_t = gᵗ(U_t(cos φ) − gU_t−1(cos φ)) = gᵗ(cos tφ + (cos φ − g)U_t−1(cos φ)).
+#               cos φ − g = √(1 − x/L)(1 − β)/2√β ≥ 0 falls with x, from 1 − c at μ: then
+#               |p_t| ≤ cᵗ(1 + t(1 − c)).
 #
 # At x = μ the roots of the last two coincide, φ = 0 and U_t = t + 1: p_t(μ) = qᵗ(1 + t(1 − q)), and
-# with c in place of q. At x = L heavy ball has φ = π, where its bound is attained.
+# with c in place of q, Nesterov's bound. At x = L heavy ball has φ = π, where its own is attained.
 
 
 def _root(rule: str, interval: Interval) -> float:
@@ -117,15 +120,42 @@ def residual_norm(rule: str, interval: Interval, t: int) -> float:
     if rule == "chebyshev":
         # 1/cosh(t·arccosh((L + μ)/(L − μ))): exp of that arccosh is 1/q
         return 1.0 if t == 0 else 2 * root**t / (1 + root ** (2 * t))
+    if rule == "nesterov":
+        return slowest(rule, interval, t)
     return root**t * (1 + t + root * t)
+
+
+def residuals(rule: str, interval: Interval, x: Tensor) -> Iterator[Tensor]:
+    """p_0(x), p_1(x), …: what each update leaves of the modes ``x``, without end."""
+    low, high = float(interval.low), float(interval.high)
+    root = _root("heavy_ball", interval)  # (√κ − 1)/(√κ + 1)
+    old = now = torch.ones_like(x)
+    theta, radius = (high + low) / 2, max((high - low) / 2, 1e-9 * (high + low) / 2)
+    omega = 0.0
+    while True:
+        yield now
+        if rule == "chebyshev":
+            # ω_t+1 = 1/(2θ/δ − ω_t), but ω_1 = δ/θ
+            following = 1 / (2 * theta / radius - omega) if omega else radius / theta
+            gain = 2 * following / radius if omega else 1 / theta
+            old, now = now, gain * (theta - x) * now - following * omega * old
+            omega = following
+        elif rule == "heavy_ball":
+            step = 4 / (math.sqrt(high) + math.sqrt(low)) ** 2
+            old, now = now, (1 + root**2 - step * x) * now - root**2 * old
+        elif rule == "nesterov":
+            old, now = now, (1 - x / high) * ((1 + root) * now - root * old)
+        else:
+            now = (1 - x / theta) * now
 
 
 def largest_residual(rule: str, interval: Interval, steps: int) -> float:
     """The largest h_t of t = 1 … steps; 0 without any step."""
     if steps == 0:
         return 0.0
+    # The other rules' h_t fall from the start.
     peak, root = 1, _root(rule, interval)
-    if rule in ("heavy_ball", "nesterov") and root > 0:
+    if rule == "heavy_ball" and root > 0:
         # qᵗ(1 + t + qt) rises up to here, and falls from here
         peak = max(1, min(steps, int(-1 / math.log(root) - 1 / (1 + root))))
     return max(residual_norm(rule, interval, t) for t in (1, peak, min(steps, peak + 1)))

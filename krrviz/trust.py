@@ -143,26 +143,27 @@ def largest_factor(c: Construction, problem: Problem, run: Trajectory) -> float:
     """The largest |v| of the updates' products u·v: α, nα, α + β(α − α₋), or fitted values."""
     states = run.states.cpu().double()
     if c.update == "function_space":
-        return max(map(_largest, (states, run.predictions)))
+        return max(map(largest, (states, run.predictions)))
     if c.per_sample:
         states = states * problem.count[..., None]
     if c.update == "nesterov" and c.steps:
         states = torch.cat([states[:1], states[1:] + c.coefficients()[0][0] * states.diff(dim=0)])
-    return _largest(states)
+    return largest(states)
 
 
-def _largest(values: Tensor) -> float:
+def largest(values: Tensor) -> float:
+    """The largest magnitude; infinite where something has overflowed."""
     return float(values.abs().max().nan_to_num(nan=math.inf))
 
 
-def attention_tolerance(c: Construction, largest: float, sink: bool = False) -> float:
+def attention_tolerance(c: Construction, norm: float, sink: bool = False) -> float:
     """1e-16 (100 + B²/σ²) in float64, and as many units in the last place in other precisions.
 
     Four times as much where the ``sink`` takes part: its logit holds ‖x_i‖²/2σ², which elsewhere
     cancels with all of its rounding.
     """
     ulps = torch.finfo(c.dtype).eps / torch.finfo(torch.float64).eps
-    return (4e-16 if sink else 1e-16) * ulps * (100 + (largest / c.bandwidth) ** 2)
+    return (4e-16 if sink else 1e-16) * ulps * (100 + (norm / c.bandwidth) ** 2)
 
 
 def attention_gap(model: Transformer, problem: Problem, sink: Sink = 0.0) -> float:
