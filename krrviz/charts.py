@@ -258,7 +258,7 @@ def _exits(frame: pd.DataFrame, domain: Domain) -> pd.DataFrame:
     return edges.assign(row=edges.groupby("shown").cumcount())  # lines often leave close together
 
 
-def _once(draw: Callable[..., Layers]) -> Callable[..., dict[str, Any]]:
+def once(draw: Callable[..., Layers]) -> Callable[..., dict[str, Any]]:
     """Build a chart once for each set of positional arguments; named ones become parameters."""
     built = lru_cache(64)(lambda *arguments: draw(*arguments).to_dict())
 
@@ -275,7 +275,7 @@ VISIBLE = "indexof(hidden, datum.method) < 0"
 SHOWN = f"isValid(datum.error) ? clamp(datum.error, 1e-300, {OVERFLOW}) : {OVERFLOW}"
 
 
-def _table(name: str) -> alt.Chart:
+def table(name: str) -> alt.Chart:
     return alt.Chart(alt.NamedData(name=name))
 
 
@@ -302,11 +302,11 @@ def _written(layer: alt.Chart, domain: Domain, ink: str, **mark: Any) -> list[al
     return [layer.mark_text(style=style, **mark) for style in ("halo", ink)]
 
 
-@_once
+@once
 def _fan(title: str, domain: Domain, against: str) -> Layers:
     low, high = domain
     x, y = _x("n", "context length n"), _error(domain, against, "leftmost ? 1 : 0")
-    curves = _table("curves").transform_calculate(shown=SHOWN).encode(x, y)
+    curves = table("curves").transform_calculate(shown=SHOWN).encode(x, y)
     now = curves.transform_filter(NOW)
     arrow = f"(datum.shown < {low} ? '  ↓ ' : datum.shown > {high} ? '  ↑ ' : '')"
     power = f"datum.shown < {OVERFLOW} ? replace(format(datum.shown, '.0e'), '+', '') : 'overflow'"
@@ -319,7 +319,7 @@ def _fan(title: str, domain: Domain, against: str) -> Layers:
         )
         .encode(text="label:N")
     )
-    edges = _table("edges").encode(alt.XValue(5), y, text="label:N")
+    edges = table("edges").encode(alt.XValue(5), y, text="label:N")
     tip = [alt.Tooltip("step:Q", title="step t"), "n:Q", alt.Tooltip("error:Q", format=".3e")]
     return alt.layer(
         curves.transform_filter("datum.step % every == 0")
@@ -336,7 +336,7 @@ def _fan(title: str, domain: Domain, against: str) -> Layers:
     )
 
 
-@_once
+@once
 def _steps(domain: Domain, against: str, methods: tuple[tuple[str, str], ...]) -> Layers:
     looks = [{"key": key, "title": name, **STYLES[key]._asdict()} for key, name in methods]
 
@@ -345,7 +345,7 @@ def _steps(domain: Domain, against: str, methods: tuple[tuple[str, str], ...]) -
 
     x, y = _x("step", "step t"), _error(domain, against)
     curves = (
-        _table("curves")
+        table("curves")
         .transform_filter(VISIBLE)
         .transform_calculate(shown=SHOWN)
         .encode(x, y, alt.Color("title:N", title=None, scale=scale("color")))
@@ -359,13 +359,13 @@ def _steps(domain: Domain, against: str, methods: tuple[tuple[str, str], ...]) -
         ],
     )
     edges = (
-        _table("edges")
+        table("edges")
         .transform_filter(VISIBLE)
         .transform_calculate(label="datum.title + ' ' + datum.label")
         .encode(y, text="label:N")
     )
     inside = alt.ExprRef("min(scale('x', datum.step) + 5, width - 5.6 * length(datum.label))")
-    rule = _table("curves").transform_filter(NOW).transform_aggregate(groupby=["step"])
+    rule = table("curves").transform_filter(NOW).transform_aggregate(groupby=["step"])
     return alt.layer(
         rule.mark_rule(style="now", opacity=0.7).encode(x),
         curves.mark_line(clip=True).encode(
@@ -389,7 +389,7 @@ def _steps(domain: Domain, against: str, methods: tuple[tuple[str, str], ...]) -
     )
 
 
-@_once
+@once
 def _prediction(series: str, x_title: str, y_title: str) -> Layers:
     point, krr = STYLES["transformer"], STYLES["preconditioned_richardson"]
     looks = {
@@ -400,9 +400,9 @@ def _prediction(series: str, x_title: str, y_title: str) -> Layers:
     }
     scale = alt.Scale(domain=[alt.ExprRef("low"), alt.ExprRef("high")], nice=False, zero=False)
 
-    def layer(table: str, key: str, y: str) -> alt.Chart:
+    def layer(rows: str, key: str, y: str) -> alt.Chart:
         return (
-            _table(table)
+            table(rows)
             .transform_filter(f"indexof(hidden, '{key}') < 0")
             .encode(
                 _x("x", x_title),
@@ -439,7 +439,7 @@ def _prediction(series: str, x_title: str, y_title: str) -> Layers:
     )
 
 
-@_once
+@once
 def _alphas(methods: tuple[tuple[str, str], ...], token: str) -> Layers:
     looks = [{"key": key, "title": name, **STYLES[key]._asdict()} for key, name in methods]
 
@@ -448,7 +448,7 @@ def _alphas(methods: tuple[tuple[str, str], ...], token: str) -> Layers:
 
     domain = alt.Scale(domain=[alt.ExprRef("low"), alt.ExprRef("high")], nice=False, zero=False)
     curves = (
-        _table("curves")
+        table("curves")
         .transform_filter(VISIBLE)
         .encode(
             _x("step", "step t"),
@@ -464,7 +464,7 @@ def _alphas(methods: tuple[tuple[str, str], ...], token: str) -> Layers:
             alt.Tooltip("alpha:Q", format=".6g"),
         ],
     )
-    rule = _table("curves").transform_filter(NOW).transform_aggregate(groupby=["step"])
+    rule = table("curves").transform_filter(NOW).transform_aggregate(groupby=["step"])
     return alt.layer(
         rule.mark_rule(style="now", opacity=0.7).encode(_x("step", "step t")),
         curves.mark_line(clip=True).encode(
@@ -487,7 +487,7 @@ def _alphas(methods: tuple[tuple[str, str], ...], token: str) -> Layers:
     )
 
 
-@_once
+@once
 def _squares(u: str, v: str, g: str) -> Layers:
     made, exact = STYLES["transformer"], STYLES["preconditioned_richardson"]
     plus, minus = STYLES["gradient_descent"], STYLES["nesterov"]
@@ -501,7 +501,7 @@ def _squares(u: str, v: str, g: str) -> Layers:
 
     def line(key: str, **mark: Any) -> alt.Chart:
         return (
-            _table("curve")
+            table("curve")
             .transform_filter(f"indexof(hidden, '{key}') < 0")
             .mark_line(color=looks[key]["color"], strokeWidth=looks[key]["width"], **mark)
             .encode(_x("s", "operand s"), alt.Y(f"{key}:Q", title="square"))
@@ -509,7 +509,7 @@ def _squares(u: str, v: str, g: str) -> Layers:
 
     def mark(key: str) -> alt.Chart:
         return (
-            _table("marks")
+            table("marks")
             .transform_filter(f"{NOW} && datum.sign == '{key}' && indexof(hidden, '{key}') < 0")
             .mark_point(
                 filled=True, size=130, opacity=1, color=looks[key]["color"],

@@ -12,10 +12,14 @@ from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 
+import pandas as pd
+
 from krrviz.fan import fan
 from krrviz.frames import fan_rows, step_rows
+from krrviz.guarantee import guarantee
+from krrviz.scaling import SWEEPS, Rows
 from krrviz.settings import Settings, SettingsError
-from krrviz.tables import TableError, read_csv
+from krrviz.tables import Table, TableError, read_csv
 from krrviz.trust import trust
 
 VERSIONS = ("krrviz", "torch", "numpy", "pandas")
@@ -32,17 +36,40 @@ def main(arguments: list[str] | None = None) -> int:
         description="Writes settings.json, trajectories.csv (method, step, error at the full "
         "context), fan.csv (method, step, n, error) and summary.json; prints the summary. "
         "Errors are relative to the reference, inputs and labels standardised.",
-        epilog="settings (key: allowed; default): "
-        + "; ".join(
-            f"{name}: {about.rule.allowed}; {_default(name)}"
-            for name, about in Settings.table().items()
-        ).replace("%", "%%"),
+        epilog=_settings_help(),
     )
-    run.add_argument("link", nargs="?", default="", help="a link of the app, or a query string")
-    run.add_argument("--csv", metavar="FILE", help="take the prompts from this CSV file")
-    run.add_argument("--target", metavar="COLUMN", help="its target; default the last column")
+    _problem_arguments(run)
     run.add_argument("--out", metavar="DIR", required=True, help="folder to write into")
     run.set_defaults(call=_run)
+
+    proof = commands.add_parser(
+        "certify",
+        help="depth and width for an accuracy, what is proved of them and what they reach",
+        description="Prints the steps and hinges per side that reach --eps for every prompt within "
+        "the bounds, the a-priori and post-hoc bounds, and the measured error, or its cost. All in "
+        "units of the labels' standard deviation.",
+        epilog=_settings_help(),
+    )
+    _problem_arguments(proof)
+    proof.add_argument(
+        "--eps", type=float, required=True, help="largest |transformer − exact KRR|, above 0"
+    )
+    proof.set_defaults(call=_certify)
+
+    scaling = commands.add_parser(
+        "scaling",
+        help="write how depth, width and error grow, as CSV files",
+        description="Writes one CSV file for each picture of the page Guarantee: "
+        + ", ".join(SWEEPS)
+        + ". Errors are relative to exact KRR unless a column says otherwise.",
+        epilog=_settings_help(),
+    )
+    _problem_arguments(scaling)
+    scaling.add_argument("--out", metavar="DIR", required=True, help="folder to write into")
+    scaling.add_argument(
+        "--only", metavar="NAME", action="append", choices=[*SWEEPS], help="may be repeated"
+    )
+    scaling.set_defaults(call=_scaling)
 
     bench = commands.add_parser("bench", help="print the figures and times of this machine")
     bench.set_defaults(call=_bench)
@@ -67,17 +94,39 @@ def _default(name: str) -> str:
     return " and ".join(value) if isinstance(value, tuple) else str(value)
 
 
-def _run(options: argparse.Namespace) -> None:
+def _settings_help() -> str:
+    return "settings (key: allowed; default): " + "; ".join(
+        f"{name}: {about.rule.allowed}; {_default(name)}"
+        for name, about in Settings.table().items()
+    ).replace("%", "%%")
+
+
+def _problem_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("link", nargs="?", default="", help="a link of the app, or a query string")
+    command.add_argument("--csv", metavar="FILE", help="take the prompts from this CSV file")
+    command.add_argument("--target", metavar="COLUMN", help="its target; default the last column")
+
+
+def _problem(options: argparse.Namespace) -> tuple[Settings, Table | None]:
+    """The settings and the table that a command names."""
     if options.csv is not None:
         table = read_csv(options.csv, options.target)
-        settings = Settings.from_query(options.link, data="csv")
-    elif options.target is None:
-        table, settings = None, Settings.from_query(options.link)
-    else:
-        raise SettingsError("--target names a column of --csv FILE; no file was given")
-    out = Path(options.out)
+        return Settings.from_query(options.link, data="csv"), table
+    if options.target is None:
+        return Settings.from_query(options.link), None
+    raise SettingsError("--target names a column of --csv FILE; no file was given")
+
+
+def _folder(named: str) -> Path:
+    out = Path(named)
     if out.exists() and not out.is_dir():
         raise SettingsError(f"--out {out} is a file; name a folder")
+    return out
+
+
+def _run(options: argparse.Namespace) -> None:
+    settings, table = _problem(options)
+    out = _folder(options.out)
 
     started = time.perf_counter()
     result = fan(settings, table)
@@ -121,6 +170,54 @@ def _told(summary: dict) -> str:
         f"{summary['device']}, {summary['dtype']}, {summary['seconds']} s",
     ]
     return "\n".join(lines)
+
+
+def _certify(options: argparse.Namespace) -> None:
+    settings, table = _problem(options)
+    found = guarantee(settings, options.eps, table)
+    c, proof, measured = found.construction, found.certificate, found.measured
+    ridge = "N · " if c.per_sample else ""
+    lines = [
+        f"solves (K + {ridge}{c.ridge:g} I)α = y, N = {c.n_max}, σ = {c.bandwidth:g}; update "
+        f"{c.update}, sink {c.sink}, product {c.product}, {settings.dtype}",
+        f"steps         {c.steps}  ({c.blocks} blocks, layout {c.layout})",
+        f"segments      {c.segments}  (hinges per side; MLP width {4 * c.segments} and a few)",
+        f"parameters    {found.parameters:.3g}",
+        f"operations    {found.operations:.3g} in a dense forward pass",
+        f"range of α    {proof.alpha_range:.4g}  (certified: no prompt within the bounds leaves)",
+        f"a priori      {proof.a_priori:.3e}  = iteration {proof.iteration:.2e} + product "
+        f"{proof.product:.2e} + sink {proof.sink:.2e}",
+        f"rounding      {proof.rounding:.1e}  (an allowance, no proof)",
+    ]
+    if measured:
+        lines += [
+            f"post hoc      {measured.post_hoc:.3e}  on the prompts measured",
+            f"measured      {measured.error:.3e}  (relative {measured.relative:.2e})",
+        ]
+    else:
+        lines.append(
+            f"measured      not measured, would cost about {found.seconds:.0f} s; "
+            f"--eps {found.affordable:.2g} is measured"
+        )
+    needed = "more than was searched" if found.needed is None else found.needed
+    lines.append(f"depth needed  {needed}  by the rule itself on these prompts")
+    print("\n".join(lines))
+
+
+def _scaling(options: argparse.Namespace) -> None:
+    settings, table = _problem(options)
+    out = _folder(options.out)
+    out.mkdir(parents=True, exist_ok=True)
+    for name in options.only or SWEEPS:
+        rows: Rows = []
+        for label, point in SWEEPS[name](settings, table):
+            print(f"{name}: {label}", file=sys.stderr, flush=True)
+            rows += point()
+        pd.DataFrame(rows).to_csv(out / f"{name}.csv", index=False)
+    (out / "settings.json").write_text(
+        json.dumps(asdict(settings), indent=2, ensure_ascii=False) + "\n", "utf-8"
+    )
+    print(f"wrote {', '.join(f'{name}.csv' for name in options.only or SWEEPS)} to {out}")
 
 
 def _bench(options: argparse.Namespace) -> None:

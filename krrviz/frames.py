@@ -12,11 +12,20 @@ from torch import Tensor
 from krrviz.fan import Curve, Fan, fan
 from krrviz.forward import Walk, product_block, product_of, squares
 from krrviz.settings import Settings
-from krrviz.solvers import SOLVERS, Method
+from krrviz.solvers import SOLVERS
 from krrviz.spectrum import certified
 from krrviz.tables import Table
 
 TITLES = {"transformer": "Transformer", **{key: entry.title for key, entry in SOLVERS.items()}}
+
+# Update rule of the transformer -> the classical method of its name.
+RULE_METHODS = {
+    "richardson": "preconditioned_richardson",
+    "chebyshev": "chebyshev",
+    "heavy_ball": "heavy_ball",
+    "nesterov": "nesterov",
+    "function_space": "function_space_richardson",
+}
 
 REFERENCES = {"krr": "exact KRR", "noiseless": "the noiseless function", "labels": "the labels"}
 
@@ -90,7 +99,7 @@ def conditions(result: Fan) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "method": TITLES[method],
-            "update": _solver(method).update,
+            "update": _update(method, s),
             "step": _step(method, s),
             "solves": f"({system(s)})α = y",
             "computed in": f"{s.dtype} on {result.device}",
@@ -100,16 +109,28 @@ def conditions(result: Fan) -> pd.DataFrame:
     )
 
 
-def _solver(method: str) -> Method:
-    """The method itself; the transformer carries out preconditioned Richardson."""
-    return SOLVERS["preconditioned_richardson" if method == "transformer" else method]
+def _update(method: str, s: Settings) -> str:
+    """A method's update in symbols; the transformer's rule runs on P⁻¹A."""
+    if method != "transformer":
+        return SOLVERS[method].update
+    update = {
+        "richardson": "α ← α + ηP⁻¹(y − Aα)",
+        "chebyshev": "Chebyshev semi-iteration on P⁻¹A",
+        "heavy_ball": "α ← α + ηP⁻¹(y − Aα) + β(α − α₋)",
+        "nesterov": "v = α + β(α − α₋), α ← v + P⁻¹(y − Av)/L",
+        "function_space": "u ← u + ηP⁻¹(K(y − u) − ru), at the queries too",
+    }[s.update]
+    sink = {0: "", "ridge": " + rI"}.get(s.sink, f" + {s.sink} I")
+    return f"{update}, P = D{sink}"
 
 
 def _step(method: str, s: Settings) -> str:
     """Which step a method takes, and where it is from."""
-    entry = _solver(method)
-    policy = "certified" if method == "transformer" else entry.policy(s.policy)
-    sure = certified(entry.operator, s.n, s.ridge, s.ridge_scale)
+    entry = SOLVERS[RULE_METHODS[s.update] if method == "transformer" else method]
+    policy, operator, sink = entry.policy(s.policy), entry.operator, 0.0
+    if method == "transformer":
+        policy, operator, sink = "certified", "preconditioned", s.sink
+    sure = certified(operator, s.n, s.ridge, s.ridge_scale, sink)
     low, high = f"{float(sure.low):.3g}", f"{float(sure.high):.4g}"
     told = {
         (None, None): "none needed",

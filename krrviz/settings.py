@@ -568,6 +568,23 @@ class View(Record):
         "After which of the block's two sub-blocks the stream is shown; prompt: before any.",
         "view",
     )
+    topic: str = setting(
+        "dial",
+        Choice(
+            ("dial", "spectrum", "depth", "width", "rules", "transfer", "sink", "precision",
+             "looseness")
+        ),
+        "Topic",
+        "What the guarantee page shows.",
+        "view",
+    )  # fmt: skip
+    eps: float = setting(
+        1e-2,
+        Number(1e-15, 1e3),
+        "Accuracy ε",
+        "Largest |transformer − exact KRR| allowed, in standard deviations of the labels.",
+        "view",
+    )
     fault: str = setting(
         "none",
         Choice(("none", "block", "attention", "mlp", "quantise", "perturb", "ungated", "unmask")),

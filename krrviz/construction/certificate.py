@@ -33,6 +33,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -78,8 +79,7 @@ def certify(c: Construction, problem: Problem | None = None) -> Certificate:
         The rule has no certificate.
     """
     _certifiable(c)
-    deltas = _terms(c)
-    certificate = Certificate(c.steps, c.segments, c.r_alpha, c.alpha_range, **deltas)
+    certificate = Certificate(c.steps, c.segments, c.r_alpha, c.alpha_range, **_terms(c))
     if problem is None:
         return certificate
     # ‖k_*‖_{A⁻¹} and ‖α*‖_A; in a's units their product is the same
@@ -119,7 +119,7 @@ def _gain(c: Construction, steps: int) -> float:
     return (1 - left) / float(c.interval.low) * _reach(c)
 
 
-def _terms(c: Construction) -> dict[str, float]:
+def _terms(c: Construction) -> dict[str, Any]:
     """The terms of the a-priori bound, by name."""
     delta, level = LEVELS[c.dtype]
     r, gain, start = c.r_alpha, _gain(c, c.steps), _iteration(c, 0)
@@ -268,8 +268,10 @@ def construction_for(c: Construction, eps: float) -> Construction:
     if not 0 < eps < math.inf:
         raise SettingsError(f"eps={eps} must be a finite number above 0", "eps")
     if eps <= (least := floor(c)):
-        name = str(c.dtype).removeprefix("torch.")
-        raise SettingsError(f"eps={eps:g} is below what {name} reaches here: {least:.1g}", "eps")
+        best = floor(replace(c, dtype=torch.float64))
+        reached = {str(c.dtype).removeprefix("torch."): least, "float64": best}
+        told = ", ".join(f"{name} reaches {value:.1g}" for name, value in reached.items())
+        raise SettingsError(f"eps={eps:g} is below what can be certified here: {told}", "eps")
     steps = _first(lambda t: _iteration(c, t) <= eps / 2)
     deep = replace(c, steps=steps, alpha_range="calibrated")
 

@@ -298,6 +298,12 @@ class Construction:
         return first * self.u_range + r / second
 
     @property
+    def blocks(self) -> int:
+        """Blocks of the stack: read-in, updates, read-out."""
+        read_in = 2 if self.update == "function_space" else 1
+        return read_in + self.steps * (1 if self.layout == "fused" else 2) + 1
+
+    @property
     def big(self) -> float:
         """What hides a key: unmasked logits of a row spread over at most 2B²/σ²."""
         return 1e4 + 2 * (self.input_bound / self.bandwidth) ** 2

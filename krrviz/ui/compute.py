@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from threading import Lock
 from typing import Any, TypeVar
 
+import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 from torch import Tensor
@@ -16,6 +17,9 @@ from torch import Tensor
 from krrviz.anatomy import Anatomy, anatomy
 from krrviz.fan import Curve, Fan, curve, fan
 from krrviz.forward import Walk, walk
+from krrviz.guarantee import Guarantee, guarantee
+from krrviz.laws import Frame
+from krrviz.scaling import SWEEPS, Rows, Tail, tail
 from krrviz.settings import Settings, SettingsError
 from krrviz.surgery import Fault, errors
 from krrviz.tables import TableError
@@ -71,7 +75,7 @@ def computed(settings: Settings) -> tuple[Fan, list[Check]]:
 
     with _refusing(settings):
         result = _cached("fan", settings, lambda: fan(settings, progress=progress))
-        checks = checked(settings, result.residual)
+    checks = checked(settings, result.residual)
     slot.empty()
     state.completed()
     return result, checks
@@ -88,7 +92,8 @@ def _refusing(settings: Settings) -> Iterator[None]:
 
 def checked(settings: Settings, residual: float | None = None) -> list[Check]:
     """The checks of a picture; ``residual`` of its exact solves where it has more than one."""
-    return _cached(f"trust {residual}", settings, lambda: trust(settings, residual=residual))
+    with _refusing(settings):
+        return _cached(f"trust {residual}", settings, lambda: trust(settings, residual=residual))
 
 
 def dissected(settings: Settings) -> Anatomy:
@@ -117,6 +122,60 @@ def faulty_errors(settings: Settings, fault: Fault | None) -> Tensor:
     """The error by step over all prompts, whole or broken."""
     with _refusing(settings):
         return _cached(f"errors {fault}", settings, lambda: errors(settings, fault))
+
+
+def guaranteed(settings: Settings, eps: float) -> Guarantee:
+    """The construction for ε and what it reaches; raises SettingsError."""
+    return _cached(f"guarantee {eps!r}", settings, lambda: guarantee(settings, eps))
+
+
+def followed(settings: Settings) -> Tail:
+    """The rule's tail beside its spectrum; raises SettingsError."""
+    return _cached("tail", settings, lambda: tail(settings))
+
+
+def swept(name: str, settings: Settings) -> Frame:
+    """The rows of a sweep, point by point: stopped, it keeps what it has and can go on.
+
+    Raises
+    ------
+    SettingsError
+        What the data, the device or the memory cannot give.
+    """
+    points, key = SWEEPS[name](settings, None), f"{name} {settings.to_query()}"
+    kept: dict[str, Rows] = st.session_state.setdefault("sweeps", {}).setdefault(key, {})
+    stopped = st.session_state.get("stopped") == key
+    slot, started = st.empty(), time.monotonic()
+    bar: list[DeltaGenerator] = []
+    for number, (label, point) in enumerate(points):
+        if label in kept:
+            continue
+        if stopped:
+            break
+        # Writing to the page is also where Streamlit abandons a run that a newer one replaces.
+        told = f"{label}: {number + 1} of {len(points)}"
+        if bar:
+            bar[0].progress(number / len(points), told)
+        elif time.monotonic() - started > PATIENCE:
+            with slot.container(horizontal=True, vertical_alignment="center"):
+                bar.append(st.progress(number / len(points), told))
+                st.button("Stop", on_click=_stop, args=(key,))
+        kept[label] = _point(f"{key} {label}", point)
+    slot.empty()
+    if len(kept) < len(points):
+        with slot.container(horizontal=True, vertical_alignment="center"):
+            st.warning(f"Stopped: {len(kept)} of {len(points)} points are shown.")
+            st.button("Go on", on_click=_stop, args=(None,))
+    return pd.DataFrame([row for label, _ in points for row in kept.get(label, [])])
+
+
+def _stop(key: str | None) -> None:
+    st.session_state.stopped = key
+
+
+@st.cache_data(max_entries=1024, show_spinner=False)
+def _point(key: str, _point: Callable[[], Rows]) -> Rows:
+    return _point()
 
 
 def fitted_curve(settings: Settings, method: str) -> Curve:

@@ -90,7 +90,7 @@ class Panel {
       cell.close();
       this.cells.delete(name);
     }
-    const rows = { facets: [], wide: [] };
+    const rows = { facets: [], wide: [], laws: [] };
     for (const figure of data.figures) {
       const cell = this.cells.get(figure.name) ?? new Cell(this, figure.name);
       this.cells.set(figure.name, cell);
@@ -112,7 +112,8 @@ class Panel {
   // The scrubber moves over the steps that the tables hold; left at its end, it stays there.
   slide({ steps, step, led }) {
     this.slider.closest(".scrubber").hidden = led;
-    const held = [...this.cells.values()].flatMap((cell) => cell.tables[cell.meta.tables[0]].step);
+    const held = [...this.cells.values()]
+      .flatMap((cell) => cell.tables[cell.meta.tables[0]].step ?? [0]); // laws have no steps
     const atEnd = this.base === this.steps.at(-1);
     this.steps = [...new Set(held)].sort((a, b) => a - b);
     this.total = steps;

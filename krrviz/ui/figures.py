@@ -22,6 +22,7 @@ HTML = """
   </div>
   <div class="facets"></div>
   <div class="wide"></div>
+  <div class="laws"></div>
   <div class="tip" aria-hidden="true" hidden></div>
 </section>
 """

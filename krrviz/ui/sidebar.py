@@ -16,7 +16,6 @@ from krrviz.settings import (
     PRESETS,
     PROBLEM,
     TRANSFORMER,
-    About,
     Choice,
     Number,
     Settings,
@@ -26,7 +25,7 @@ from krrviz.settings import (
 from krrviz.ui import state
 
 IN_SIGHT = ("data", "bandwidth", "ridge", "n", "steps")
-# Not drawn: what has a single possible value for now, and what the data set does not use.
+# Drawn for Gaussian process draws alone.
 GP_ONLY = ("inputs", "d", "noise")
 WORDS = {
     **TITLES,
@@ -34,6 +33,8 @@ WORDS = {
     **{key: entry.title for key, entry in DATASETS.items()},
     "one_over_l": "1/L",
     "per_sample": "per sample",
+    "richardson": "Richardson (the paper's)",
+    "function_space": "Function space",
 }
 
 
@@ -47,7 +48,7 @@ def sidebar() -> None:
         for group in (PROBLEM, TRANSFORMER, COMPARISON, MACHINE):
             with st.expander(group.capitalize()):
                 for name, about in Settings.table().items():
-                    if about.group == group and name not in IN_SIGHT and _drawn(name, about):
+                    if about.group == group and name not in IN_SIGHT and _drawn(name):
                         _field(name)
         with st.popover("Link to this picture", width="stretch"):
             st.write("It carries every setting; the address bar holds it too.")
@@ -73,14 +74,11 @@ def _preset() -> None:
     )
 
 
-def _drawn(name: str, about: About) -> bool:
+def _drawn(name: str) -> bool:
     settings = state.settings()
     if name in GP_ONLY and settings.data != "gp":
         return False
-    if name == "step_size" and settings.policy != "manual":
-        return False
-    single = isinstance(about.rule, Choice) and len(about.rule.options) == 1
-    return not single and name != "sink"
+    return name != "step_size" or settings.policy == "manual"
 
 
 def _field(name: str) -> None:
