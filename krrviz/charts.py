@@ -279,8 +279,13 @@ def _table(name: str) -> alt.Chart:
     return alt.Chart(alt.NamedData(name=name))
 
 
-def _x(field: str, title: str) -> alt.X:
-    return alt.X(f"{field}:Q", title=title, scale=alt.Scale(nice=False, zero=False))
+def _x(field: str, title: str, **axis: Any) -> alt.X:
+    scale = alt.Scale(nice=False, zero=False)
+    return alt.X(f"{field}:Q", title=title, scale=scale, axis=alt.Axis(**axis))
+
+
+def _step() -> alt.X:
+    return _x("step", "step t", tickMinStep=1)
 
 
 def _error(domain: Domain, against: str, opacity: str = "1") -> alt.Y:
@@ -305,7 +310,8 @@ def _written(layer: alt.Chart, domain: Domain, ink: str, **mark: Any) -> list[al
 @_once
 def _fan(title: str, domain: Domain, against: str) -> Layers:
     low, high = domain
-    x, y = _x("n", "context length n"), _error(domain, against, "leftmost ? 1 : 0")
+    x = _x("n", "context length n", tickMinStep=1)
+    y = _error(domain, against, "leftmost ? 1 : 0")
     curves = _table("curves").transform_calculate(shown=SHOWN).encode(x, y)
     now = curves.transform_filter(NOW)
     arrow = f"(datum.shown < {low} ? '  ↓ ' : datum.shown > {high} ? '  ↑ ' : '')"
@@ -343,7 +349,7 @@ def _steps(domain: Domain, against: str, methods: tuple[tuple[str, str], ...]) -
     def scale(look: str) -> alt.Scale:
         return alt.Scale(domain=[x["title"] for x in looks], range=[x[look] for x in looks])
 
-    x, y = _x("step", "step t"), _error(domain, against)
+    x, y = _step(), _error(domain, against)
     curves = (
         _table("curves")
         .transform_filter(VISIBLE)
@@ -451,7 +457,7 @@ def _alphas(methods: tuple[tuple[str, str], ...], token: str) -> Layers:
         _table("curves")
         .transform_filter(VISIBLE)
         .encode(
-            _x("step", "step t"),
+            _step(),
             alt.Y("alpha:Q", title=f"α of {token}", scale=domain, axis=alt.Axis(tickCount=5)),
             alt.Color("title:N", title=None, scale=scale("color")),
         )
@@ -466,7 +472,7 @@ def _alphas(methods: tuple[tuple[str, str], ...], token: str) -> Layers:
     )
     rule = _table("curves").transform_filter(NOW).transform_aggregate(groupby=["step"])
     return alt.layer(
-        rule.mark_rule(style="now", opacity=0.7).encode(_x("step", "step t")),
+        rule.mark_rule(style="now", opacity=0.7).encode(_step()),
         curves.mark_line(clip=True).encode(
             alt.StrokeDash("title:N", title=None, scale=scale("dash")),
             strokeWidth=alt.condition(

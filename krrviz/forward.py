@@ -263,8 +263,15 @@ def jacobian(
         torch.func.vjp(lambda h: layer(h)[shown][:, written], stream),
     )
     basis = torch.eye(out.numel(), dtype=out.dtype).view(-1, *out.shape)
-    rows = torch.vmap(lambda seed: pull(seed)[0][shown].norm(dim=-1), chunk_size=16)(basis)
-    return rows.view(count, channels, count).norm(dim=1)
+    rows = torch.vmap(lambda seed: _length(pull(seed)[0][shown]), chunk_size=16)(basis)
+    return _length(rows.view(count, channels, count).mT)
+
+
+def _length(values: Float[Tensor, "*any entries"]) -> Float[Tensor, "*any"]:
+    """Euclidean norms whose squares may be beyond all numbers, as where an iteration diverges."""
+    size = values.abs().amax(-1, keepdim=True)
+    unit = torch.where(size > 0, size, 1)
+    return (values / unit).norm(dim=-1) * unit[..., 0]
 
 
 def around(pinned: int, tokens: int, context: Int[Tensor, " n"]) -> Int[Tensor, " some"]:
@@ -366,11 +373,13 @@ class Equation:
 
     ``latex`` lines; ``expected`` what the formula gives with the numbers in the stream and exact
     kernel values; ``found`` what the stream holds. Both None where nothing is computed.
+    ``hinges`` is how far the two may lie apart where hinges make the product, within their range.
     """
 
     lines: tuple[str, ...]
     expected: float | None = None
     found: float | None = None
+    hinges: float = 0.0
 
 
 def latex(value: float) -> str:
@@ -464,16 +473,18 @@ def _mlp(walk: Walk, moment: int, token: int) -> Equation:
     if here.block == len(walk.model.blocks) - 1:
         return Equation((r"\text{all weights are 0: nothing is added}",))
     if here.block == 0 or (c.layout == "paper" and not here.place.endswith("second half")):
-        name, factor, v, channel = (
-            ("b", "y", y, "b") if here.block == 0 else ("p", r"\alpha", alpha, "p")
+        name, factor, v, r = (
+            ("b", "y", y, c.label_bound) if here.block == 0 else ("p", r"\alpha", alpha, c.r_alpha)
         )
         return Equation(
             (
-                rf"{name}_{i} = u_{i}\,{factor}_{i} = {latex(u)}\cdot {bracketed(v)}"
-                rf" = {latex(u * v)}",
+                rf"{name}_{i} = u_{i}\,{factor}_{i}",
+                rf"= {latex(u)}\cdot {bracketed(v)}",
+                f"= {latex(u * v)}",
             ),
             u * v,
-            walk.value(moment, token, channel),
+            walk.value(moment, token, name),
+            c.product_error(r),
         )
     found = walk.value(moment, token, "alpha")
     if h[at["mask"]]:
@@ -497,4 +508,5 @@ def _mlp(walk: Walk, moment: int, token: int) -> Equation:
         ),
         expected,
         found,
+        0.0 if c.layout == "paper" else c.step * c.ridge * c.product_error(c.r_alpha),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 import numpy as np
 import pandas as pd
@@ -77,11 +78,12 @@ def curve_rows(curve: Curve) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     )
 
 
-def thinned(rows: pd.DataFrame) -> pd.DataFrame:
-    """``rows`` of at most ``DRAWN`` steps, evenly spaced, the last among them."""
-    last = int(rows["step"].to_numpy().max())
+def thinned(rows: pd.DataFrame, kept: Collection[int] = (0,)) -> pd.DataFrame:
+    """``rows`` of about ``DRAWN`` steps, evenly spaced, the last among them; and of those kept."""
+    last = int(rows["step"].to_numpy().max(initial=0))
     every = math.ceil(last / DRAWN) or 1
-    return rows.query(f"step % {every} == {last % every} or step == 0").reset_index(drop=True)
+    drawn = (rows["step"] % every == last % every) | rows["step"].isin([*kept])
+    return rows.loc[drawn].reset_index(drop=True)
 
 
 def conditions(result: Fan) -> pd.DataFrame:

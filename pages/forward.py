@@ -4,7 +4,7 @@ import streamlit as st
 
 from krrviz import charts
 from krrviz.forward import equation, product_block, product_of
-from krrviz.frames import alpha_rows, fault_rows, square_rows
+from krrviz.frames import alpha_rows, fault_rows, square_rows, thinned
 from krrviz.ui import forward, shell, state, surgery
 from krrviz.ui.attention import names
 from krrviz.ui.badge import badge, report
@@ -24,7 +24,7 @@ st.write(
 
 a = dissected(settings)
 for notice in a.notices:
-    st.info(notice)
+    st.info(notice, icon=":material/info:")
 state.nearest("block", a.depth, "the transformer", "blocks")
 state.nearest("pin", len(a.kinds), "the prompt", "tokens")
 fault = surgery.fault(a.depth, settings.queries)
@@ -80,7 +80,7 @@ with right:
     table = [
         f"| token {pinned} | |",
         "|---|---|",
-        f"| α channel, after {walk.moments[moment].step} updates | {number(found, '.8g')} |",
+        f"| α channel, after update {walk.moments[moment].step} | {number(found, '.8g')} |",
         f"| Richardson's α at that step | {number(solver, '.8g')} |",
         f"| difference | {number(gap, '.2e')} |",
     ]
@@ -89,14 +89,19 @@ with right:
             f"| the formula, worked out | {number(here.expected, '.8g')} |",
             f"| what the stream holds | {number(here.found, '.8g')} |",
         ]
+    if here.hinges:
+        table.append(f"| made of hinges, they may differ by | {number(here.hinges, '.2g')} |")
     st.markdown("\n".join(table))
     product = product_of(walk, product_block(walk, walk.moments[moment].block))
     assert product is not None
+    kept = {0, *(moment.step for moment in walk.moments)}
+    marks, curve = square_rows(walk, walk.moments[moment].block, token)
     figures(
         {
-            "alpha": charts.alphas(alpha_rows(walk, token), token=f"token {pinned}"),
+            "alpha": charts.alphas(thinned(alpha_rows(walk, token), kept), token=f"token {pinned}"),
             "squares": charts.squares(
-                *square_rows(walk, walk.moments[moment].block, token),
+                thinned(marks, kept),
+                curve,
                 product=(product[0], forward.channel(product[1])),
                 balance=walk.construction.balance(product[2]),
             ),
@@ -106,6 +111,8 @@ with right:
         step=walk.moments[moment].step,
         led=True,
     )
+if fault:
+    st.caption("Checks of the whole transformer, without the fault:")
 badge(settings, checked(settings))
 
 # -- break it -----------------------------------------------------------------------------------
@@ -118,8 +125,9 @@ st.write(
     f"{sentence} Error to exact KRR at step {settings.steps}, mean over prompts: {ends[0]} whole"
     + (f", **{ends[1].replace('inf', 'overflow')} broken**." if fault else ".")
 )
+rows = thinned(fault_rows(*errors), kept)
 figures(
-    {"errors": charts.steps(fault_rows(*errors), against="exact KRR", domain=(view.floor, 2.0))},
+    {"errors": charts.steps(rows, against="exact KRR", domain=(view.floor, 2.0))},
     steps=settings.steps,
     key="errors",
     step=walk.moments[moment].step,

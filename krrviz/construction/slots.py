@@ -11,7 +11,7 @@ from torch import Tensor
 # What each channel holds, per token. z and p are scratch: every update leaves them 0.
 MEANING = {
     "x": "input",
-    "half_sq_norm": "‖x‖²/2",
+    "half_sq_norm": "half the squared length of x",
     "y": "label (0 off the context)",
     "one": "1",
     "mask": "1 on every token that is not labelled context",
@@ -20,7 +20,7 @@ MEANING = {
     "b": "D⁻¹y",
     "z": "D⁻¹Kα, written by attention",
     "p": "u·α, written by the product",
-    "alpha": "α, the dual coefficients",
+    "alpha": "the dual coefficients",
     "f": "the answer, at query tokens",
 }
 

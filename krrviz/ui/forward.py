@@ -19,6 +19,8 @@ from krrviz.ui.heatmaps import Frames, Map
 
 PARTS = {"attention": "attention", "mlp": "MLP"}
 GREEK = {"alpha": "α", "half_sq_norm": "‖x‖²/2"}
+# Of a layer with more hidden units, evenly chosen ones are drawn: no screen is wider.
+UNITS = 2048
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +60,7 @@ class Shown:
 
 
 def channel(name: str) -> str:
-    return GREEK.get(name, name)
+    return GREEK.get(name) or name.translate(str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉"))
 
 
 def meaning(name: str) -> str:
@@ -122,7 +124,8 @@ def stream(shown: Shown, intact: Walk) -> Map:
         row_title=f"token, by {shown.anatomy.titles[0]}",
         kind="diverging",
         limits=limits.tolist(),
-        note="Each channel has its own scale: its largest magnitude in the whole transformer.",
+        note="Each channel has its own scale, up to its largest magnitude when nothing is broken; "
+        "colours go by the root.",
         **shown.rows(),
     )
 
@@ -145,7 +148,7 @@ def frames(walk: Walk, at: int, token: int, name: str) -> Frames:
         found, solver, gap = alphas(walk, moment, token)
         step = walk.moments[moment].step
         return (
-            f"α of token {name} after {step} updates: {number(found)} in the channel, "
+            f"α of token {name} after update {step}: {number(found)} in the channel, "
             f"{number(solver)} in the solver, difference {number(gap, '.1e')}"
         )
 
@@ -194,7 +197,7 @@ def jacobians(shown: Shown, block: int, token: int) -> list[Map]:
                 row_title=f"token i, by {a.titles[0]}",
                 col_title="token j",
                 limit=_typical(norms),
-                note=f"Largest off the diagonal: {off:.3g}."
+                note=f"Largest off the diagonal: {number(off, '.3g')}."
                 if off
                 else "Off the diagonal every entry is exactly 0.",
                 **rows,
@@ -216,20 +219,22 @@ def weights(walk: Walk, block: int) -> tuple[list[Map], list[Map]]:
 
 
 def _weight(matrix: Matrix) -> Map:
-    values = matrix.values.double().numpy()
-    count = values.shape[1]
+    whole = matrix.values.double().numpy()
+    count = whole.shape[1]
     unit = matrix.columns[0].rpartition(" ")[0] if count else ""
-    filled = int((values != 0).sum())
+    every = max(1, math.ceil(count / UNITS))
+    values, chosen = whole[:, ::every], range(0, count, every)
+    filled = f"{int((whole != 0).sum())} of {whole.size} entries are not 0."
     return Map(
         matrix.name,
         f"{matrix.name}, {count} {unit}s" if count > 1 else matrix.name,
         values,
         rows=[channel(name) for name in matrix.rows],
         row_names=[meaning(name) for name in matrix.rows],
-        cols=[str(j + 1) for j in range(count)],
-        col_names=matrix.columns,
-        col_title=unit,
+        cols=[str(j + 1) for j in chosen],
+        col_names=[matrix.columns[j] for j in chosen],
+        col_title=unit if every == 1 else f"{unit}, one drawn of {every}",
         kind="diverging",
         limits=np.abs(values).max(0).tolist(),
-        note=f"{filled} of {values.size} entries are not 0. Each column has its own scale.",
+        note=f"{filled} Each column has its own scale; colours go by the root.",
     )
