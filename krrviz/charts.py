@@ -199,7 +199,7 @@ def alphas(rows: pd.DataFrame, *, token: str) -> Figure:
             step=_last(rows), hidden=[], low=min(seen) - margin, high=max(seen) + margin,
         ),
         {"curves": rows},
-        f"α of {token} by step. {said}.",
+        f"α in the channel and in the solver, of {token} by step. {said}.",
     )  # fmt: skip
 
 
@@ -215,8 +215,8 @@ def squares(
     return Figure(
         _squares(*product, f"{balance:.3g}", step=_last(marks) if len(marks) else 0, hidden=[]),
         {"marks": marks, "curve": curve},
-        f"The hinges' square beside s², for {'·'.join(product)} = (s₊² − s₋²)/4. "
-        f"Largest distance drawn: {gap:.2g}.",
+        f"The product {'·'.join(product)} = (s₊² − s₋²)/4, each square made of hinges. Largest "
+        f"distance from s² drawn: {gap:.2g}.",
     )
 
 
