@@ -95,10 +95,19 @@ class Anatomy:
         """Whether a block's attention writes nothing."""
         return self.model.blocks[block].attention.idle
 
-    def level(self, block: int) -> float:
-        """The sink's level s in a block: attention is K/(D + s), and s/(D + s) on the sink."""
-        small, large = LEVELS[self.construction.dtype]
-        return {0: small, self.depth - 1: large}.get(block, 0.0)
+    def levels(self, block: int) -> Tokens:
+        """The sink's level s on each token's row: attention is K/(D + s), and s/(D + s) on it."""
+        c, n, first = self.construction, int(self.problem.count), self.model.updates.start
+        context = np.array(self.kinds) == "context"
+        small, large = LEVELS[c.dtype]
+        s, q = (float(self.problem.level(sink)) for sink in (c.sink, c.query_sink))
+        if block == 0:  # read-in answers the context only
+            return np.where(context, s or small, 0.0)
+        if block <= first:  # and, in function space, the other rows after that
+            return np.where(context, 0.0, q)
+        if block == self.depth - 1:
+            return np.full(len(context), large * n / c.n_max if c.per_sample else large)
+        return np.where(context, s, q if c.update == "function_space" else s)
 
     def factor(self, block: int) -> Tokens:
         """What attention is multiplied by to be seen, by key: S in the read-out, as W_O does.
@@ -107,18 +116,13 @@ class Anatomy:
         """
         factor = np.ones(len(self.kinds))
         if block == self.depth - 1:
-            factor[1:] = self.level(block)
+            factor[1:] = float(self.model.blocks[block].attention.w_o.max())
         return factor
 
     def tolerance(self, block: int) -> float:
-        """The most that attention may differ from the kernel.
-
-        Four times as much where the sink takes part: its logit holds ‖x_i‖²/2σ², which elsewhere
-        cancels with all of its rounding.
-        """
-        return attention_tolerance(self.construction, self.construction.input_bound) * (
-            4 if self.level(block) else 1
-        )
+        """The most that attention may differ from the kernel."""
+        sink = bool(self.levels(block).any())
+        return attention_tolerance(self.construction, self.construction.input_bound, sink)
 
     def attention(self, block: int) -> Square | None:
         """The pattern of a block, times ``factor``; None where the block is idle."""
@@ -128,20 +132,18 @@ class Anatomy:
         return _numpy(head.pattern(stream)) * self.factor(block)
 
     def kernel(self, block: int) -> Square:
-        """D⁻¹K in the log domain from the distances alone; 0 on keys that are not context.
+        """P⁻¹K in the log domain from the distances alone; 0 on keys that are not context.
 
-        With a sink of level s it is K/(D + s), and s/(D + s) on the sink, times ``factor``.
+        With a level s it is K/(D + s), and s/(D + s) on the sink, times ``factor``.
         """
-        context = np.array(self.kinds) == "context"
+        context = np.flatnonzero(np.array(self.kinds) == "context")
         logits = -self.distance[:, context] / (2 * self.construction.bandwidth**2)
+        with np.errstate(divide="ignore"):
+            levels = np.log(self.levels(block))  # −∞ where there is no sink
+        total = np.logaddexp(self.log_degree, levels)[:, None]
         kernel = np.zeros_like(self.distance)
-        kernel[:, context] = np.exp(logits - self.log_degree[:, None])
-        if level := self.level(block):
-            # At read-in the sink answers the context only.
-            rows = np.flatnonzero(context) if block == 0 else np.arange(len(kernel))
-            total = self.degree[rows, None] + level
-            kernel[np.ix_(rows, np.flatnonzero(context))] = np.exp(logits[rows]) / total
-            kernel[rows, 0] = level / total[:, 0]
+        kernel[:, context] = np.exp(logits - total)
+        kernel[:, 0] = np.exp(levels - total[:, 0])
         return kernel * self.factor(block)
 
     def nearest(self, token: int) -> int:

@@ -185,37 +185,47 @@ def prediction(
     )  # fmt: skip
 
 
-def alphas(rows: pd.DataFrame, *, token: str) -> Figure:
-    """Draw one token's α by step, in the channel and in the solver: method, title, step, alpha."""
-    trusted = rows.loc[rows["method"] == "preconditioned_richardson", "alpha"]
-    seen = [0.0, *(trusted if len(trusted) else rows["alpha"].clip(-1, 1))]
+def states(rows: pd.DataFrame, *, symbol: str, token: str) -> Figure:
+    """Draw one token's state by step, in the channel and in the solver.
+
+    `rows` holds method, title, step, state; `symbol` names the state: α, nα or g.
+    """
+    trusted = rows.loc[rows["method"] != "transformer", "state"]
+    seen = [0.0, *(trusted if len(trusted) else rows["state"].clip(-1, 1))]
     seen = [value for value in seen if math.isfinite(value)]
     margin = 0.25 * (max(seen) - min(seen)) or 1.0
     methods = dict(_by_method(rows))
-    said = "; ".join(f"{title}: {_sampled(part, 'alpha')}" for (_, title), part in methods.items())
+    said = "; ".join(f"{title}: {_sampled(part, 'state')}" for (_, title), part in methods.items())
     return Figure(
-        _alphas(
-            tuple(methods), token,
+        _states(
+            tuple(methods), symbol, token,
             step=_last(rows), hidden=[], low=min(seen) - margin, high=max(seen) + margin,
         ),
         {"curves": rows},
-        f"α of {token} by step. {said}.",
+        f"{symbol} in the channel and in the solver, of {token} by step. {said}.",
     )  # fmt: skip
 
 
 def squares(
-    marks: pd.DataFrame, curve: pd.DataFrame, *, product: tuple[str, str], balance: float
+    marks: pd.DataFrame,
+    curve: pd.DataFrame,
+    *,
+    product: tuple[str, str],
+    scales: tuple[float, float],
 ) -> Figure:
     """Draw the square that hinges make, with a product's two operands on it by step.
 
     `marks` holds step, sign (s₊ or s₋), s, square; `curve` holds s, made, exact. `product` names
-    the factors u and v; the operands are s± = gu ± v/g, g the `balance`.
+    the factors u and v; the operands are s± = gu ± v/g', g and g' the `scales`.
     """
     gap = (curve["made"] - curve["exact"]).abs().max()
+    first, second = (f"{scale:.3g}" for scale in scales)
+    share = "" if scales[0] == scales[1] else f"{scales[1] / scales[0]:.3g} "
+    u, v = product
     return Figure(
-        _squares(*product, f"{balance:.3g}", step=_last(marks) if len(marks) else 0, hidden=[]),
+        _squares(u, v, first, second, share, step=_last(marks) if len(marks) else 0, hidden=[]),
         {"marks": marks, "curve": curve},
-        f"The hinges' square beside s², for {'·'.join(product)} = (s₊² − s₋²)/4. "
+        f"The product {u}·{v}: the square that its hinges make, beside s². "
         f"Largest distance drawn: {gap:.2g}.",
     )
 
@@ -279,8 +289,13 @@ def table(name: str) -> alt.Chart:
     return alt.Chart(alt.NamedData(name=name))
 
 
-def _x(field: str, title: str) -> alt.X:
-    return alt.X(f"{field}:Q", title=title, scale=alt.Scale(nice=False, zero=False))
+def _x(field: str, title: str, **axis: Any) -> alt.X:
+    scale = alt.Scale(nice=False, zero=False)
+    return alt.X(f"{field}:Q", title=title, scale=scale, axis=alt.Axis(**axis))
+
+
+def _step() -> alt.X:
+    return _x("step", "step t", tickMinStep=1)
 
 
 def _error(domain: Domain, against: str, opacity: str = "1") -> alt.Y:
@@ -305,7 +320,8 @@ def _written(layer: alt.Chart, domain: Domain, ink: str, **mark: Any) -> list[al
 @once
 def _fan(title: str, domain: Domain, against: str) -> Layers:
     low, high = domain
-    x, y = _x("n", "context length n"), _error(domain, against, "leftmost ? 1 : 0")
+    x = _x("n", "context length n", tickMinStep=1)
+    y = _error(domain, against, "leftmost ? 1 : 0")
     curves = table("curves").transform_calculate(shown=SHOWN).encode(x, y)
     now = curves.transform_filter(NOW)
     arrow = f"(datum.shown < {low} ? '  ↓ ' : datum.shown > {high} ? '  ↑ ' : '')"
@@ -343,7 +359,7 @@ def _steps(domain: Domain, against: str, methods: tuple[tuple[str, str], ...]) -
     def scale(look: str) -> alt.Scale:
         return alt.Scale(domain=[x["title"] for x in looks], range=[x[look] for x in looks])
 
-    x, y = _x("step", "step t"), _error(domain, against)
+    x, y = _step(), _error(domain, against)
     curves = (
         table("curves")
         .transform_filter(VISIBLE)
@@ -440,7 +456,7 @@ def _prediction(series: str, x_title: str, y_title: str) -> Layers:
 
 
 @once
-def _alphas(methods: tuple[tuple[str, str], ...], token: str) -> Layers:
+def _states(methods: tuple[tuple[str, str], ...], symbol: str, token: str) -> Layers:
     looks = [{"key": key, "title": name, **STYLES[key]._asdict()} for key, name in methods]
 
     def scale(look: str) -> alt.Scale:
@@ -451,8 +467,10 @@ def _alphas(methods: tuple[tuple[str, str], ...], token: str) -> Layers:
         table("curves")
         .transform_filter(VISIBLE)
         .encode(
-            _x("step", "step t"),
-            alt.Y("alpha:Q", title=f"α of {token}", scale=domain, axis=alt.Axis(tickCount=5)),
+            _step(),
+            alt.Y(
+                "state:Q", title=f"{symbol} of {token}", scale=domain, axis=alt.Axis(tickCount=5)
+            ),
             alt.Color("title:N", title=None, scale=scale("color")),
         )
     )
@@ -461,12 +479,12 @@ def _alphas(methods: tuple[tuple[str, str], ...], token: str) -> Layers:
         tooltip=[
             alt.Tooltip("title:N", title="what"),
             alt.Tooltip("step:Q", title="step t"),
-            alt.Tooltip("alpha:Q", format=".6g"),
+            alt.Tooltip("state:Q", format=".6g"),
         ],
     )
     rule = table("curves").transform_filter(NOW).transform_aggregate(groupby=["step"])
     return alt.layer(
-        rule.mark_rule(style="now", opacity=0.7).encode(_x("step", "step t")),
+        rule.mark_rule(style="now", opacity=0.7).encode(_step()),
         curves.mark_line(clip=True).encode(
             alt.StrokeDash("title:N", title=None, scale=scale("dash")),
             strokeWidth=alt.condition(
@@ -475,23 +493,24 @@ def _alphas(methods: tuple[tuple[str, str], ...], token: str) -> Layers:
         ),
         points.mark_point(clip=True, filled=True, size=90, opacity=0),  # for the tooltips
         points.transform_filter(NOW).mark_point(clip=True, filled=True, size=90, opacity=1),
-        title="α in the channel and in the solver",
+        title=f"{symbol} in the channel and in the solver",
         usermeta={
             "row": "wide",
             "tables": ["curves"],
             "hover": {"x": "step"},
             "legend": looks,
-            "value": "alpha",
+            "value": "state",
         },
         config=theme("light"),
     )
 
 
 @once
-def _squares(u: str, v: str, g: str) -> Layers:
+def _squares(u: str, v: str, first: str, second: str, share: str) -> Layers:
     made, exact = STYLES["transformer"], STYLES["preconditioned_richardson"]
     plus, minus = STYLES["gradient_descent"], STYLES["nesterov"]
-    times, over = ("", "") if g == "1" else (f"{g} ", f"/{g}")
+    times = "" if first == "1" else f"{first} "
+    over = "" if second == "1" else f"/{second}"
     looks = {
         "made": {"title": "made of hinges", "color": made.color, "width": 3},
         "exact": {"title": "s²", "color": exact.color, "dash": exact.dash, "width": 2},
@@ -528,7 +547,7 @@ def _squares(u: str, v: str, g: str) -> Layers:
         line("exact", strokeDash=list(exact.dash)),
         mark("s₊"),
         mark("s₋"),
-        title=f"The product {u}·{v} = (s₊² − s₋²)/4, each square made of hinges",
+        title=f"The product {u}·{v} = {share}(s₊² − s₋²)/4, each square made of hinges",
         usermeta={
             "row": "wide",
             "tables": ["marks", "curve"],

@@ -5,20 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from krrviz.construction.slots import Slots
-from krrviz.construction.transformer import MLP, Attention, Block, Pattern, Transformer
+from krrviz.construction.transformer import MLP, Attention, Block, Forward, Transformer
 from krrviz.construction.weights import Construction, build
-from krrviz.machine import check, on_device
+from krrviz.fan import same_rule
+from krrviz.machine import check
 from krrviz.problem import Problem
 from krrviz.settings import Settings
-from krrviz.solvers import richardson
 from krrviz.surgery import Fault, broken, place
 from krrviz.tables import Table
 from krrviz.tasks import sample
@@ -48,9 +47,11 @@ class Walk:
     """The first prompt's forward pass, all on the CPU.
 
     stream : after each moment; entering : the stream that enters each kept block
-    alpha : the α channel of every token after every update, kept or not
+    state, source : of every token after every update, kept or not: the channel that the rule
+    iterates (α, nα for a per-sample ridge, or the fitted values), and the one that attention and
+    product take next (Nesterov's ``ahead``, or the same)
     one number is read by channel name: ``value(moment, token, "alpha")``
-    solver : preconditioned Richardson with the transformer's own step, in float64
+    solver : the same rule with the transformer's own P and steps, in float64
     """
 
     construction: Construction
@@ -59,28 +60,36 @@ class Walk:
     moments: tuple[Moment, ...]
     stream: Float[Tensor, "moments tokens channels"]
     entering: Mapping[int, Float[Tensor, "tokens channels"]]
-    alpha: Float[Tensor, "times tokens"]
+    state: Float[Tensor, "times tokens"]
+    source: Float[Tensor, "times tokens"]
     solver: Trajectory
 
     @property
     def slots(self) -> Slots:
         return self.model.slots
 
-    @cached_property
-    def tokens(self) -> tuple[str, ...]:
-        """The tokens' names, in the stream's order."""
-        context = [f"context {i + 1}" for i in range(self.problem.n_max)]
-        queries = [f"query {i + 1}" for i in range(self.problem.x_query.shape[-2])]
-        return ("sink", *context, *queries)
+    @property
+    def symbol(self) -> str:
+        """What the state is called."""
+        if self.slots.state == "fitted":
+            return "g"
+        return "nα" if self.construction.per_sample else "α"
 
     def value(self, moment: int, token: int, channel: str) -> float:
         return float(self.stream[moment, token, self.slots.index[channel]])
 
-    def solver_alpha(self, moment: int, token: int) -> float:
-        """The solver's α at the moment's step; 0 off the context, where it has none."""
-        if not 1 <= token <= self.problem.n_max:
-            return 0.0
-        return float(self.solver.states[self.moments[moment].step, token - 1])
+    def solver_states(self, token: int) -> Float[Tensor, " times"] | None:
+        """The solver's own state of a token by step, in the channel's units; None without one."""
+        n, dual = self.problem.n_max, self.slots.state == "alpha"
+        if 1 <= token <= n:
+            scale = int(self.problem.count) if dual and self.construction.per_sample else 1
+            return self.solver.states[:, token - 1] * scale
+        return None if dual or token == 0 else self.solver.predictions[:, token - 1 - n]
+
+    def solver_state(self, moment: int, token: int) -> float:
+        """The solver's state at the moment's step; 0 where it has none."""
+        states = self.solver_states(token)
+        return 0.0 if states is None else float(states[self.moments[moment].step])
 
     def moment_of(self, block: int) -> int:
         """The last moment of the kept block nearest to ``block``."""
@@ -113,27 +122,15 @@ def walk(settings: Settings, fault: Fault | None = None, table: Table | None = N
     one = settings.but(prompts=1)
     check(one, 1)
     c = Construction.from_settings(settings, table)
-    batch = sample(one, table)
-    problem = batch.pick((torch.tensor(0),))
-    solver = record(
-        "richardson",
-        partial(
-            richardson, operator="preconditioned", step=torch.tensor(c.step, dtype=torch.float64)
-        ),
-        problem,
-        c.steps,
-    )
-
-    def work(device: torch.device) -> Walk:
-        model = broken(build(c).to(device), fault)
-        return Walk(c, model.cpu(), problem, *_follow(model, problem), solver)
-
-    return on_device(settings, work)[0]
+    problem = sample(one, table).pick((torch.tensor(0),))
+    model = broken(build(c), fault)
+    solver = record(c.update, same_rule(c), problem, c.steps)
+    return Walk(c, model, problem, *_follow(model, problem), solver)
 
 
 def kept_blocks(model: Transformer, tokens: int) -> list[int]:
     """The blocks whose streams a walk keeps: read-in, read-out, and updates as they fit."""
-    per, last = model.updates.step, len(model.blocks) - 1
+    first, per, last = model.updates.start, model.updates.step, len(model.blocks) - 1
     steps = len(model.updates) - 1
     room = min(KEPT_MOMENTS, KEPT_VALUES // (tokens * len(model.slots)))
     fit = max(2, (room - 5) // (2 * per))
@@ -141,49 +138,42 @@ def kept_blocks(model: Transformer, tokens: int) -> list[int]:
         chosen = range(steps)
     else:
         chosen = sorted({round(k * (steps - 1) / (fit - 1)) for k in range(fit)})
-    updates = [1 + u * per + part for u in chosen for part in range(per)]
-    return [0, *updates, last]
+    updates = [first + 1 + u * per + part for u in chosen for part in range(per)]
+    return [*range(first + 1), *updates, last]
 
 
 @torch.no_grad()
 def _follow(
     model: Transformer, problem: Problem
-) -> tuple[tuple[Moment, ...], Tensor, dict[int, Tensor], Tensor]:
-    """The moments, the stream after each and before each kept block, and α after each update."""
-    h = model.embed(problem)
-    kept = {*kept_blocks(model, h.shape[-2])}
-    per, last = model.updates.step, len(model.blocks) - 1
-    known: dict[Attention, Pattern] = {}
-    moments, streams = [Moment(0, "prompt", 0, "prompt")], [h.cpu()]
+) -> tuple[tuple[Moment, ...], Tensor, dict[int, Tensor], Tensor, Tensor]:
+    """The moments, the stream after each and before each kept block; state and source by step."""
+    forward = Forward(model, problem)
+    kept = {*kept_blocks(model, forward.stream.shape[-2])}
+    first, per, most = model.updates.start, model.updates.step, len(model.updates) - 1
+    slots = model.slots
+    source = slots.index["ahead" if "ahead" in slots else slots.state]
+    moments, streams = [Moment(0, "prompt", 0, "prompt")], [forward.stream]
     entering: dict[int, Tensor] = {}
-    alphas: list[Tensor] = []
+    taken: list[Tensor] = []
     for index, block in enumerate(model.blocks):
-        where = place(model, index)
-        if index in kept:
-            entering[index] = h.cpu()
-        # h ← h + attention(h); where the pattern cannot have changed it is not computed again
-        attention = block.attention
-        if not attention.idle:
-            if attention not in known:
-                pattern = attention.pattern(h)
-                if model.constant(attention):
-                    known[attention] = pattern
-            else:
-                pattern = known[attention]
-            h = h + attention(h, pattern)
-        if index in kept:
-            step = min(max(0, index - 1) // per, len(model.updates) - 1)
-            moments.append(Moment(index, "attention", step, where))
-            streams.append(h.cpu())
-        # h ← h + MLP(h)
-        h = h + block.mlp(h)
-        if index in kept:
-            step = len(model.updates) - 1 if index == last else index // per
-            moments.append(Moment(index, "mlp", step, where))
-            streams.append(h.cpu())
+        entering[index] = forward.stream
+        pattern = forward.pattern(block.attention)
+        if pattern is not None:
+            forward.stream = forward.stream + block.attention(forward.stream, pattern)
+        between = forward.stream
+        # The dense layer: its weights are what is looked at.
+        forward.stream = forward.stream + block.mlp(forward.stream)
         if index in model.updates:
-            alphas.append(h[:, model.slots.index["alpha"]].cpu())
-    return tuple(moments), torch.stack(streams), entering, torch.stack(alphas)
+            taken.append(forward.stream[:, [slots.index[slots.state], source]])
+        if index not in kept:
+            del entering[index]
+            continue
+        where, done = place(model, index), max(0, index - first)  # blocks of updates begun
+        before, after = (min(most, max(0, count) // per) for count in (done - 1, done))
+        moments += [Moment(index, "attention", before, where), Moment(index, "mlp", after, where)]
+        streams += [between, forward.stream]
+    state, source_of = torch.stack(taken).unbind(-1)
+    return tuple(moments), torch.stack(streams), entering, state, source_of
 
 
 # ---------------------------------------------------------------------------------------------
@@ -263,8 +253,15 @@ def jacobian(
         torch.func.vjp(lambda h: layer(h)[shown][:, written], stream),
     )
     basis = torch.eye(out.numel(), dtype=out.dtype).view(-1, *out.shape)
-    rows = torch.vmap(lambda seed: pull(seed)[0][shown].norm(dim=-1), chunk_size=16)(basis)
-    return rows.view(count, channels, count).norm(dim=1)
+    rows = torch.vmap(lambda seed: _length(pull(seed)[0][shown]), chunk_size=16)(basis)
+    return _length(rows.view(count, channels, count).mT)
+
+
+def _length(values: Float[Tensor, "*any entries"]) -> Float[Tensor, "*any"]:
+    """Euclidean norms whose squares may be beyond all numbers, as where an iteration diverges."""
+    size = values.abs().amax(-1, keepdim=True)
+    unit = torch.where(size > 0, size, 1)
+    return (values / unit).norm(dim=-1) * unit[..., 0]
 
 
 def around(pinned: int, tokens: int, context: Int[Tensor, " n"]) -> Int[Tensor, " some"]:
@@ -290,59 +287,46 @@ def around(pinned: int, tokens: int, context: Int[Tensor, " n"]) -> Int[Tensor, 
 # Hinges
 
 
-@dataclass(frozen=True, eq=False)
-class Squares:
-    """The square that a product's hinges make, beside the true one, where it is used.
+class Product(NamedTuple):
+    """A product that hinges make: its block, its factors' channels, the range of the second.
 
-    s, made : the dense MLP's 4·(product) at operands (s, 0); knots are multiples of ``spacing``,
-    up to ``reach``
+    It is written into ``channel``, times ``coefficient``.
     """
 
-    factors: tuple[str, str]
-    s: Float[Tensor, " points"]
-    made: Float[Tensor, " points"]
-    spacing: float
-    reach: float
-    balance: float
-
-    def operands(self, u: float, v: float) -> tuple[float, float]:
-        """s₊ = gu + v/g and s₋ = gu − v/g."""
-        g = self.balance
-        return g * u + v / g, g * u - v / g
+    block: int
+    u: str
+    v: str
+    r: float
+    channel: str
+    coefficient: float
 
 
-def product_of(walk: Walk, block: int) -> tuple[str, str, float, str, float] | None:
-    """The product a block's MLP makes: its factors, v's range, channel and coefficient."""
-    c, where = walk.construction, place(walk.model, block)
-    if block == 0:
-        return "u", "y", c.label_bound, "b", 1.0
-    if block == len(walk.model.blocks) - 1 or where.endswith("second half"):
-        return None
-    if c.layout == "paper":
-        return "u", "alpha", c.r_alpha, "p", 1.0
-    return "u", "alpha", c.r_alpha, "alpha", -c.step * c.ridge
-
-
-def product_block(walk: Walk, block: int) -> int:
-    """The block whose product belongs to ``block``: itself, or the nearest before it."""
-    while product_of(walk, block) is None:
-        block -= 1
-    return block
+def product_near(walk: Walk, block: int) -> Product | None:
+    """The product that a block makes, or the nearest before it; None before the first."""
+    c, slots, first = walk.construction, walk.slots, walk.model.updates.start
+    update = min((block - first - 1) // walk.model.updates.step, c.steps - 1)
+    if block > first and update >= 0:
+        at = first + 1 + update * walk.model.updates.step
+        source = "ahead" if "ahead" in slots else slots.state
+        if c.layout == "paper":
+            return Product(at, slots.inverse, source, c.r_alpha, "p", 1.0)
+        coefficient = -c.ridge * c.coefficients()[update][1]
+        return Product(at, slots.inverse, source, c.r_alpha, slots.state, coefficient)
+    return Product(0, slots.inverse, "y", c.label_bound, "b", 1.0) if "b" in slots else None
 
 
 @torch.no_grad()
-def squares(walk: Walk, block: int, furthest: float) -> Squares:
-    """The hinge functions of a block's product over [−furthest, furthest], by its dense MLP.
+def squares(
+    walk: Walk, product: Product, furthest: float
+) -> tuple[Float[Tensor, " points"], Float[Tensor, " points"]]:
+    """s, and the square of s that a product's hinges make, over [−furthest, furthest].
 
-    On a context token with u = s/2g and v = gs/2 the operands are s₊ = s and s₋ = 0, so what the
-    MLP writes is a quarter of its square of s, times the product's coefficient.
+    By the dense MLP on a context token with u = s/2g and v = g's/2: the operands gu ± v/g' are s
+    and 0, so what it writes is (g'/g)/4 of its square of s, times the product's coefficient.
     """
-    made = product_of(walk, block)
-    assert made is not None, f"block {block} makes no product"
-    u, v, r, channel, coefficient = made
     c, at = walk.construction, walk.slots.index
-    g = c.balance(r)
-    reach = g + r / g
+    g, over = c.scales(product.r)
+    reach = c.reach(product.r)
     spacing = reach / c.segments
     wide = min(reach, max(1.3 * furthest, 3 * spacing))
     knots = torch.arange(1, min(c.segments, 200) + 1, dtype=torch.float64) * spacing
@@ -351,9 +335,13 @@ def squares(walk: Walk, block: int, furthest: float) -> Squares:
     s = s.unique()
     h = torch.zeros(len(s), len(walk.slots), dtype=c.dtype)
     h[:, at["one"]] = 1
-    h[:, at[u]], h[:, at[v]] = (s / (2 * g)).to(h), (s * g / 2).to(h)
-    written = walk.model.blocks[block].mlp(h)[:, at[channel]].double()
-    return Squares((u, v), s, 4 * written / coefficient, spacing, reach, g)
+    h[:, at[product.u]], h[:, at[product.v]] = (s / (2 * g)).to(h), (s * over / 2).to(h)
+    mlp = walk.model.blocks[product.block].mlp
+    # What else a fused layer does with v alone is taken off.
+    written = mlp(h)[:, at[product.channel]].double()
+    h[:, at[product.u]] = 0
+    written = written - mlp(h)[:, at[product.channel]].double()
+    return s, 4 * written * g / over / product.coefficient
 
 
 # ---------------------------------------------------------------------------------------------
@@ -366,11 +354,13 @@ class Equation:
 
     ``latex`` lines; ``expected`` what the formula gives with the numbers in the stream and exact
     kernel values; ``found`` what the stream holds. Both None where nothing is computed.
+    ``hinges`` is how far the two may lie apart where hinges make the product, within their range.
     """
 
     lines: tuple[str, ...]
     expected: float | None = None
     found: float | None = None
+    hinges: float = 0.0
 
 
 def latex(value: float) -> str:
@@ -399,55 +389,77 @@ def equation(walk: Walk, moment: int, token: int) -> Equation:
     return _mlp(walk, moment, token)
 
 
-def _kernel_row(walk: Walk, token: int) -> tuple[Tensor, float]:
-    """K between a token and the context, and its sum D; the sink stands at x = 0."""
+# What a channel is called in a formula.
+LATEX = {
+    "alpha": r"\alpha",
+    "fitted": "g",
+    "ahead": "a",
+    "change": "c",
+    "u": "u",
+    "v": "v",
+    "y": "y",
+}
+
+
+def _logits(walk: Walk, token: int) -> Tensor:
+    """log K between a token and the context; the sink stands at x = 0."""
     problem = walk.problem
     places = torch.cat([torch.zeros_like(problem.X[:1]), problem.X, problem.x_query])
-    squared = (problem.X - places[token]).square().sum(-1)
-    row = (-squared / (2 * problem.bandwidth**2)).exp()
-    return row, float(row.sum())
+    return -(problem.X - places[token]).square().sum(-1) / (2 * problem.bandwidth**2)
+
+
+def _is_context(walk: Walk, token: int) -> bool:
+    return 1 <= token <= walk.problem.n_max
+
+
+def _sink(walk: Walk, token: int) -> tuple[float, str]:
+    """The sink's level on a token's row in the updates, as a number and in letters."""
+    c = walk.construction
+    far = c.update == "function_space" and not _is_context(walk, token)
+    sink = c.query_sink if far else c.sink
+    value = float(walk.problem.level(sink))
+    return value, "" if not value else "+r" if isinstance(sink, str) else "+s"
 
 
 def _attention(walk: Walk, moment: int, token: int) -> Equation:
-    here, at = walk.moments[moment], walk.slots.index
-    i = "i" if 1 <= token <= walk.problem.n_max else "*"
-    row, degree = _kernel_row(walk, token)
+    here, at, c, slots = walk.moments[moment], walk.slots.index, walk.construction, walk.slots
     context = slice(1, 1 + walk.problem.n_max)
-    if here.block == 0:
-        found = walk.value(moment, token, "u")
-        if i == "*":
-            return Equation(
-                (rf"u_{i} = 0 \quad\text{{(masked: no weight on the sink)}}",), 0, found
-            )
-        return Equation(
-            (
-                rf"u_{i} = \frac{{1}}{{\delta}}\cdot\frac{{\delta}}{{D_{i}+\delta}}"
-                rf" = \frac{{1}}{{D_{i}}}",
-                rf"= \frac{{1}}{{{latex(degree)}}} = {latex(1 / degree)}",
-            ),
-            1 / degree,
-            found,
-        )
-    alpha = walk.before(moment)[context, at["alpha"]].double()
-    if here.block == len(walk.model.blocks) - 1:
-        terms, name, channel = row * alpha, f"f_{i}", "f"
-        head = rf"S\sum_j\frac{{K_{{{i}j}}\,\alpha_j}}{{D_{i}+S}} = \sum_j K_{{{i}j}}\,\alpha_j"
-        factors = row
-    elif here.place.endswith("second half"):
+    i = "i" if _is_context(walk, token) else "*"
+    logits = _logits(walk, token)
+    if walk.layer(moment).idle:
         return Equation((r"\text{idle: } W_V = 0\text{, so nothing is added}",))
+    if here.block <= walk.model.updates.start:
+        return _inverse(walk, moment, token, float(logits.exp().sum()))
+    before = walk.before(moment)[context].double()
+    if here.block == len(walk.model.blocks) - 1:
+        values, factors, name, channel = before[:, at["alpha"]], logits.exp(), f"f_{i}", "f"
+        factors = factors / int(walk.problem.count) if c.per_sample else factors
+        over = "/n" if c.per_sample else ""
+        level = "nS/N" if c.per_sample else "S"
+        front = "S/N" if c.per_sample else "S"
+        v = r"(n\alpha_j)" if c.per_sample else r"\alpha_j"
+        head = rf"{front}\sum_j\frac{{K_{{{i}j}}\,{v}}}{{D_{i}+{level}}}"
+        head += rf" \approx \sum_j K_{{{i}j}}\,{v}{over}"
     else:
+        source = "ahead" if "ahead" in slots else slots.state
+        letter = LATEX[source]
+        values = before[:, at[source]]
+        if slots.state == "fitted":
+            values = before[:, at["y"]] - values
+        v = rf"(y_j-{letter}_j)" if slots.state == "fitted" else f"{letter}_j"
+        v = r"(n\alpha_j)" if source == "alpha" and c.per_sample else v
+        level, plus = _sink(walk, token)
         # exp and its sum underflow together far from all data; softmax does not
-        problem = walk.problem
-        places = torch.cat([torch.zeros_like(problem.X[:1]), problem.X, problem.x_query])
-        squared = (problem.X - places[token]).square().sum(-1)
-        factors = (-squared / (2 * problem.bandwidth**2)).softmax(-1)
-        terms, name, channel = factors * alpha, f"z_{i}", "z"
-        head = rf"\sum_j\frac{{K_{{{i}j}}}}{{D_{i}}}\,\alpha_j"
+        factors = torch.cat([logits, torch.tensor([level], dtype=logits.dtype).log()])
+        factors = factors.softmax(-1)[:-1]
+        name, channel = f"z_{i}", "z"
+        head = rf"\sum_j\frac{{K_{{{i}j}}}}{{D_{i}{plus}}}\,{v}"
+    terms = factors * values
     largest = terms.abs().argsort(descending=True, stable=True)[:2].tolist()
     told = " + ".join(
-        rf"{latex(float(factors[j]))}\cdot {bracketed(float(alpha[j]))}" for j in largest
+        rf"{latex(float(factors[j]))}\cdot {bracketed(float(values[j]))}" for j in largest
     )
-    more = r" + \cdots" if len(alpha) > 2 else ""
+    more = r" + \cdots" if len(values) > 2 else ""
     expected = float(terms.sum())
     return Equation(
         (f"{name} = {head}", f"= {told}{more}", f"= {latex(expected)}"),
@@ -456,45 +468,102 @@ def _attention(walk: Walk, moment: int, token: int) -> Equation:
     )
 
 
-def _mlp(walk: Walk, moment: int, token: int) -> Equation:
-    here, at, c = walk.moments[moment], walk.slots.index, walk.construction
-    h = walk.before(moment)[token].double()
-    u, y, b, z, p, alpha = (float(h[at[name]]) for name in ["u", "y", "b", "z", "p", "alpha"])
-    i = "i" if 1 <= token <= walk.problem.n_max else "*"
-    if here.block == len(walk.model.blocks) - 1:
-        return Equation((r"\text{all weights are 0: nothing is added}",))
-    if here.block == 0 or (c.layout == "paper" and not here.place.endswith("second half")):
-        name, factor, v, channel = (
-            ("b", "y", y, "b") if here.block == 0 else ("p", r"\alpha", alpha, "p")
-        )
+def _inverse(walk: Walk, moment: int, token: int, degree: float) -> Equation:
+    """u or v by attention to the sink: on context rows first, then (function space) on others."""
+    c, here = walk.construction, walk.moments[moment]
+    name = walk.slots.inverse
+    i = "i" if _is_context(walk, token) else "*"
+    found = walk.value(moment, token, name)
+    masked = bool(walk.before(moment)[token, walk.slots.index["mask"]])
+    if masked == (here.block == 0):
+        was = float(walk.before(moment)[token, walk.slots.index[name]])
         return Equation(
-            (
-                rf"{name}_{i} = u_{i}\,{factor}_{i} = {latex(u)}\cdot {bracketed(v)}"
-                rf" = {latex(u * v)}",
-            ),
-            u * v,
-            walk.value(moment, token, channel),
-        )
-    found = walk.value(moment, token, "alpha")
-    if h[at["mask"]]:
-        return Equation(
-            (
-                rf"\alpha_{i} \text{{ stays }} {latex(alpha)}\text{{: mask}}_{i} = 1"
-                r"\text{ closes the gate}",
-            ),
-            alpha,
+            (rf"{name}_{i} \text{{ stays }} {latex(was)}\text{{: no weight on the sink}}",),
+            was,
             found,
         )
-    ridge_term = p if c.layout == "paper" else u * alpha
-    expected = alpha + c.step * (b - z - c.ridge * ridge_term)
-    product = f"p_{i}" if c.layout == "paper" else rf"u_{i}\alpha_{i}"
+    level, plus = _sink(walk, token)
+    top = int(walk.problem.count) if c.per_sample else 1
+    letter = "n" if c.per_sample else "1"
+    exact = top / (degree + level)
+    # δ stands where the iteration has no sink
+    how = rf"\frac{{{letter}}}{{D_{i}{plus}}}" if plus else rf"\frac{{{letter}}}{{D_{i}+\delta}}"
+    nearly = "" if plus else rf" \approx \frac{{{letter}}}{{D_{i}}}"
     return Equation(
         (
-            rf"\alpha_{i} \leftarrow \alpha_{i} + \eta\,(b_{i} - z_{i} - \lambda\,{product})",
-            rf"= {latex(alpha)} + {latex(c.step)}\,\bigl({latex(b)}",
-            rf"\quad - {bracketed(z)} - {latex(c.ridge)}\cdot {bracketed(ridge_term)}\bigr)",
-            f"= {latex(expected)}",
+            rf"{name}_{i} = {how}{nearly}",
+            rf"= \frac{{{top}}}{{{latex(degree + level)}}} = {latex(exact)}",
         ),
+        exact,
+        found,
+    )
+
+
+def _mlp(walk: Walk, moment: int, token: int) -> Equation:
+    here, c, slots = walk.moments[moment], walk.construction, walk.slots
+    first, per = walk.model.updates.start, walk.model.updates.step
+    h = {name: float(x) for name, x in zip(slots.names, walk.before(moment)[token], strict=True)}
+    i = "i" if _is_context(walk, token) else "*"
+    if here.block == len(walk.model.blocks) - 1 and slots.state == "fitted":
+        return Equation(
+            (rf"f_{i} = g_{i} = {latex(h['fitted'])}",), h["fitted"], walk.value(moment, token, "f")
+        )
+    if not bool(walk.model.blocks[here.block].mlp.w_2.any()):
+        return Equation((r"\text{all weights are 0: nothing is added}",))
+    made = product_near(walk, here.block)
+    assert made is not None, "every block that writes makes or uses a product"
+    u, v = h[made.u], h[made.v]
+    if made.block == here.block and made.coefficient == 1:
+        letter = LATEX[made.v]
+        return Equation(
+            (
+                rf"{made.channel}_{i} \approx {made.u}_{i}\,{letter}_{i}",
+                rf"= {latex(u)}\cdot {bracketed(v)}",
+                f"= {latex(u * v)}",
+            ),
+            u * v,
+            walk.value(moment, token, made.channel),
+            c.product_error(made.r),
+        )
+    state, found = slots.state, walk.value(moment, token, slots.state)
+    letter = LATEX[state]
+    if h["mask" if state == "alpha" else "sink"]:
+        gate = "mask" if state == "alpha" else "sink"
+        return Equation(
+            (
+                rf"{letter}_{i} \text{{ stays }} {latex(h[state])}\text{{: {gate}}}_{i} = 1"
+                r"\text{ closes the gate}",
+            ),
+            h[state],
+            found,
+        )
+    momentum, step = c.coefficients()[(here.block - first - 1) // per]
+    ridge_term = h["p"] if c.layout == "paper" else u * v
+    product = f"p_{i}" if c.layout == "paper" else rf"{made.u}_{i}\,{LATEX[made.v]}_{i}"
+    drive, told = (h["z"], f"z_{i}") if state == "fitted" else (
+        h["b"] - h["z"], f"b_{i} - z_{i}"
+    )  # fmt: skip
+    base, start = h[state], f"{letter}_{i}"
+    if "ahead" in slots:
+        base, start = h["ahead"], f"a_{i}"
+    pushed, carried = 0.0, ""
+    if "change" in slots:
+        pushed, carried = momentum * h["change"], rf" + \beta\,c_{i}"
+    expected = base + pushed + step * (drive - c.ridge * ridge_term)
+    inside = bracketed(h["z"]) if state == "fitted" else (
+        rf"{latex(h['b'])} - {bracketed(h['z'])}"
+    )  # fmt: skip
+    lines = [
+        rf"{letter}_{i} \leftarrow {start}{carried} + \gamma\,({told} - \lambda\,{product})",
+        rf"= {latex(base)}"
+        + (rf" + {latex(momentum)}\cdot {bracketed(h['change'])}" if carried else ""),
+        rf"\quad + {latex(step)}\,\bigl({inside}",
+        rf"\quad - {latex(c.ridge)}\cdot {bracketed(ridge_term)}\bigr)",
+        f"= {latex(expected)}",
+    ]
+    return Equation(
+        tuple(lines),
         expected,
         found,
+        0.0 if c.layout == "paper" else step * c.ridge * c.product_error(c.r_alpha),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 import numpy as np
 import pandas as pd
@@ -10,11 +11,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from krrviz.fan import Curve, Fan, fan
-from krrviz.forward import Walk, product_block, product_of, squares
+from krrviz.forward import Product, Walk, squares
 from krrviz.settings import Settings
 from krrviz.solvers import SOLVERS
 from krrviz.spectrum import certified
 from krrviz.tables import Table
+from krrviz.trust import RULES
 
 TITLES = {"transformer": "Transformer", **{key: entry.title for key, entry in SOLVERS.items()}}
 
@@ -86,11 +88,12 @@ def curve_rows(curve: Curve) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     )
 
 
-def thinned(rows: pd.DataFrame) -> pd.DataFrame:
-    """``rows`` of at most ``DRAWN`` steps, evenly spaced, the last among them."""
-    last = int(rows["step"].to_numpy().max())
+def thinned(rows: pd.DataFrame, kept: Collection[int] = (0,)) -> pd.DataFrame:
+    """``rows`` of about ``DRAWN`` steps, evenly spaced, the last among them; and of those kept."""
+    last = int(rows["step"].to_numpy().max(initial=0))
     every = math.ceil(last / DRAWN) or 1
-    return rows.query(f"step % {every} == {last % every} or step == 0").reset_index(drop=True)
+    drawn = (rows["step"] % every == last % every) | rows["step"].isin([*kept])
+    return rows.loc[drawn].reset_index(drop=True)
 
 
 def conditions(result: Fan) -> pd.DataFrame:
@@ -182,52 +185,52 @@ def fault_rows(
     )
 
 
-def alpha_rows(walk: Walk, token: int) -> pd.DataFrame:
-    """One token's α by step, in the channel and in the solver: method, title, step, alpha.
+def state_rows(walk: Walk, token: int) -> pd.DataFrame:
+    """One token's state by step, in the channel and in the solver: method, title, step, state.
 
-    The solver has no α off the context.
+    The dual rules' solver has no α off the context.
     """
-    rows = [("transformer", "α channel", walk.alpha[:, token])]
-    if 1 <= token <= walk.problem.n_max:
-        rows.append(
-            ("preconditioned_richardson", "Richardson's α", walk.solver.states[:, token - 1])
-        )
+    rows = [("transformer", f"{walk.symbol} channel", walk.state[:, token])]
+    solver = walk.solver_states(token)
+    if solver is not None:
+        rule = walk.construction.update
+        rows.append((RULE_METHODS[rule], f"{RULES[rule]}'s {walk.symbol}", solver))
     return pd.concat(
         [
             pd.DataFrame(
                 {
                     "method": method,
                     "title": title,
-                    "step": np.arange(len(alpha)),
-                    "alpha": alpha.double().numpy(),
+                    "step": np.arange(len(state)),
+                    "state": state.double().numpy(),
                 }
             )
-            for method, title, alpha in rows
+            for method, title, state in rows
         ],
         ignore_index=True,
     )
 
 
-def square_rows(walk: Walk, block: int, token: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+def square_rows(walk: Walk, product: Product, token: int) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The hinges' square near one token's operands, and these by step.
 
-    Columns: step, sign, s, square of the operands s₊ and s₋; s, made, exact of the curve.
-    ``block`` is any block: its product's, or that of the update it belongs to.
+    Columns: step, sign, s, square of the operands s₊ and s₋ as the stream holds them after each
+    step; s, made, exact of the curve.
     """
-    block = product_block(walk, block)
-    made = product_of(walk, block)
-    assert made is not None
-    _, factor, r, _, _ = made
-    g = walk.construction.balance(r)
-    u = walk.value(1, token, "u")  # after the read-in's attention; nothing writes it later
-    if factor == "y":
-        v = np.full(len(walk.alpha), walk.value(0, token, "y"))
+    first, second = walk.construction.scales(product.r)
+    # Nothing writes u after the read-in.
+    read_in = walk.moment_of(walk.model.updates.start)
+    u = walk.value(read_in, token, product.u)
+    if product.v == "y":
+        v = np.full(len(walk.state), walk.value(0, token, "y"))
     else:
-        v = walk.alpha[:, token].double().numpy()
-    operands = {"s₊": g * u + v / g, "s₋": g * u - v / g}
+        v = walk.source[:, token].double().numpy()
+    operands = {"s₊": first * u + v / second, "s₋": first * u - v / second}
     finite = np.abs(np.concatenate(list(operands.values())))
-    square = squares(walk, block, float(finite[np.isfinite(finite)].max(initial=0)))
-    s, curve = square.s.numpy(), square.made.numpy()
+    s, curve = (
+        values.numpy()
+        for values in squares(walk, product, float(finite[np.isfinite(finite)].max(initial=0)))
+    )
     marks = pd.concat(
         [
             pd.DataFrame(

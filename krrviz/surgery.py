@@ -100,19 +100,21 @@ class Perturbed:
 
 @dataclass(frozen=True)
 class Ungated:
-    """The α update no longer asks whether a token is context."""
+    """The update no longer asks whether a token is context (in function space: the sink)."""
 
     def sentence(self, model: Transformer) -> str:
+        if model.slots.state == "fitted":
+            return "The update is not gated: the sink collects a fitted value, and all rows see it."
         return "The α update is not gated: sink and queries collect α, and the read-out sees it."
 
     def apply(self, model: Transformer) -> Transformer:
         at = model.slots.index
 
         def opened(mlp: MLP) -> MLP:
-            if not bool(mlp.w_2[at["alpha"]].any()):
+            if not bool(mlp.w_2[at[model.slots.state]].any()):
                 return mlp
             w_1 = mlp.w_1.clone()
-            w_1[:, at["mask"]] = 0  # relu(v − G·mask) → relu(v)
+            w_1[:, [at["mask"], at["sink"]]] = 0  # relu(v − G·mask) → relu(v)
             return edited(mlp, w_1=w_1)
 
         return replaced(model, {mlp: opened(mlp) for mlp in {b.mlp for b in model.blocks}})
@@ -157,11 +159,12 @@ def broken(model: Transformer, fault: Fault | None) -> Transformer:
 
 def place(model: Transformer, block: int) -> str:
     """What a block is for, by where it stands: read-in, update 3, read-out."""
-    if block == 0:
-        return "read-in"
+    first = model.updates.start
+    if block <= first:
+        return "read-in" if block == 0 else "read-in of the queries"
     if block == len(model.blocks) - 1:
         return "read-out"
-    update, part = divmod(block - 1, model.updates.step)
+    update, part = divmod(block - 1 - first, model.updates.step)
     half = f", {('first', 'second')[part]} half" if model.updates.step == 2 else ""
     return f"update {update + 1}{half}"
 

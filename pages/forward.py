@@ -3,8 +3,10 @@
 import streamlit as st
 
 from krrviz import charts
-from krrviz.forward import equation, product_block, product_of
-from krrviz.frames import alpha_rows, fault_rows, square_rows
+from krrviz.forward import equation, product_near
+from krrviz.frames import fault_rows, square_rows, state_rows, thinned
+from krrviz.surgery import place
+from krrviz.trust import RULES
 from krrviz.ui import forward, shell, state, surgery
 from krrviz.ui.attention import names
 from krrviz.ui.badge import badge, report
@@ -24,7 +26,7 @@ st.write(
 
 a = dissected(settings)
 for notice in a.notices:
-    st.info(notice)
+    st.info(notice, icon=":material/info:")
 state.nearest("block", a.depth, "the transformer", "blocks")
 state.nearest("pin", len(a.kinds), "the prompt", "tokens")
 fault = surgery.fault(a.depth, settings.queries)
@@ -59,7 +61,10 @@ def cell() -> tuple[int, int] | None:
     if not isinstance(view.pin, int):
         return None
     row, clicked = shown.place(pinned), (st.session_state.get("stream") or {}).get("pin")
-    return (row, int(clicked[1]) if clicked and clicked[0] == row else walk.slots.index["alpha"])
+    return (
+        row,
+        int(clicked[1]) if clicked and clicked[0] == row else walk.slots.index[walk.slots.state],
+    )
 
 
 left, right = st.columns([1.25, 1], gap="medium")
@@ -75,13 +80,14 @@ with left:
 with right:
     st.markdown(f"**{forward.title(walk, moment)}**, for token {name}")
     st.latex(forward.formula(walk, moment, token))
-    found, solver, gap = forward.alphas(walk, moment, token)
+    found, solver, gap = forward.states(walk, moment, token)
     here = equation(walk, moment, token)
     table = [
         f"| token {pinned} | |",
         "|---|---|",
-        f"| α channel, after {walk.moments[moment].step} updates | {number(found, '.8g')} |",
-        f"| Richardson's α at that step | {number(solver, '.8g')} |",
+        f"| {walk.symbol} channel, after update {walk.moments[moment].step} | "
+        f"{number(found, '.8g')} |",
+        f"| {RULES[settings.update]}'s {walk.symbol} at that step | {number(solver, '.8g')} |",
         f"| difference | {number(gap, '.2e')} |",
     ]
     if here.expected is not None and here.found is not None:
@@ -89,23 +95,33 @@ with right:
             f"| the formula, worked out | {number(here.expected, '.8g')} |",
             f"| what the stream holds | {number(here.found, '.8g')} |",
         ]
+    if here.hinges:
+        table.append(f"| made of hinges, they may differ by | {number(here.hinges, '.2g')} |")
     st.markdown("\n".join(table))
-    product = product_of(walk, product_block(walk, walk.moments[moment].block))
-    assert product is not None
+    kept = {0, *(moment.step for moment in walk.moments)}
+    token_figures = {
+        "state": charts.states(
+            thinned(state_rows(walk, token), kept), symbol=walk.symbol, token=f"token {pinned}"
+        )
+    }
+    product = product_near(walk, walk.moments[moment].block)
+    if product:
+        marks, curve = square_rows(walk, product, token)
+        token_figures["squares"] = charts.squares(
+            thinned(marks, kept),
+            curve,
+            product=(product.u, forward.channel(product.v)),
+            scales=walk.construction.scales(product.r),
+        )
     figures(
-        {
-            "alpha": charts.alphas(alpha_rows(walk, token), token=f"token {pinned}"),
-            "squares": charts.squares(
-                *square_rows(walk, walk.moments[moment].block, token),
-                product=(product[0], forward.channel(product[1])),
-                balance=walk.construction.balance(product[2]),
-            ),
-        },
+        token_figures,
         steps=settings.steps,
         key="token",
         step=walk.moments[moment].step,
         led=True,
     )
+if fault:
+    st.caption("Checks of the whole transformer, without the fault:")
 badge(settings, checked(settings))
 
 # -- break it -----------------------------------------------------------------------------------
@@ -118,8 +134,9 @@ st.write(
     f"{sentence} Error to exact KRR at step {settings.steps}, mean over prompts: {ends[0]} whole"
     + (f", **{ends[1].replace('inf', 'overflow')} broken**." if fault else ".")
 )
+rows = thinned(fault_rows(*errors), kept)
 figures(
-    {"errors": charts.steps(fault_rows(*errors), against="exact KRR", domain=(view.floor, 2.0))},
+    {"errors": charts.steps(rows, against="exact KRR", domain=(view.floor, 2.0))},
     steps=settings.steps,
     key="errors",
     step=walk.moments[moment].step,
@@ -129,7 +146,7 @@ figures(
 # -- who hears whom, and the weights -------------------------------------------------------------
 
 block = walk.moments[moment].block
-st.markdown(f"#### Who hears whom in block {block}, {walk.moments[after].place}")
+st.markdown(f"#### Who hears whom in block {block}, {place(walk.model, block)}")
 st.write(
     "How much what a sub-block adds to token i changes with token j, by automatic "
     "differentiation. Attention crosses tokens; the MLP cannot."

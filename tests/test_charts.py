@@ -50,7 +50,42 @@ def prediction_figure() -> charts.Figure:
     )
 
 
+def alpha_frame(channel: list[float], solver: list[float]) -> pd.DataFrame:
+    rows = [
+        (method, title, step, alpha)
+        for method, title, values in (
+            ("transformer", "α channel", channel),
+            ("preconditioned_richardson", "Richardson's α", solver),
+        )
+        for step, alpha in enumerate(values)
+    ]
+    return pd.DataFrame(rows, columns=["method", "title", "step", "alpha"])
+
+
+def squares_figure(operands: list[float]) -> charts.Figure:
+    """Hinges at −1, 0 and 1, so chords that touch s² there; operands s₊ by step, and s₋ = −s₊."""
+    marks = pd.DataFrame(
+        [
+            (step, sign, side * s, abs(s))
+            for sign, side in (("s₊", 1), ("s₋", -1))
+            for step, s in enumerate(operands)
+        ],
+        columns=["step", "sign", "s", "square"],
+    )
+    s = [-1.0, -0.5, 0.0, 0.5, 1.0]
+    curve = pd.DataFrame({"s": s, "made": [abs(x) for x in s], "exact": [x * x for x in s]})
+    return charts.squares(marks, curve, product=("u", "α"), balance=2.0)
+
+
 FIGURES = {
+    "alphas": charts.alphas(alpha_frame([0.0, 2.0, 3.0], [0.0, 2.0, 3.5]), token="token 5"),
+    "alphas, diverging": charts.alphas(
+        alpha_frame([0.0, 1e200, -math.inf], [0.0, 2.0, 3.0]), token="token 5"
+    ),
+    "alphas, no solver": charts.alphas(alpha_frame([0.0, 0.0], []), token="token 0"),
+    "alphas, one step": charts.alphas(alpha_frame([0.0], [0.0]), token="token 5"),
+    "squares": squares_figure([0.0, 0.5, 1.0]),
+    "squares, every operand beyond them": squares_figure([]),
     "fan": charts.fan(fan_frame("transformer")),
     "fan, beyond the frame": charts.fan(fan_frame("conjugate_gradient", factor=1e-9)),
     "fan, diverging": charts.fan(fan_frame("gradient_descent", factor=1e40)),
@@ -95,7 +130,8 @@ def test_titles_axes_and_text(figure):
 
 def test_all_figures_share_the_parameter_step(figure):
     params = {param["name"]: param["value"] for param in figure.spec["params"]}
-    assert params["step"] == figure.tables["curves"]["step"].max()
+    stepped = figure.tables[figure.spec["usermeta"]["tables"][0]]["step"]
+    assert params["step"] == (stepped.max() if len(stepped) else 0)
 
 
 def test_rows_arrive_with_six_digits_and_nothing_json_cannot_hold():
@@ -151,6 +187,42 @@ def test_alternative_texts_hold_the_values():
     assert "Transformer: 1 at step 0, 0.5 at step 1, 1e-09 at step 2" in FIGURES["steps"].alt
     assert "2 context points" in FIGURES["prediction"].alt
     assert "3 at step 0, 1.5 at step 1, 0 at step 2" in FIGURES["prediction"].alt
+
+
+def test_alphas_frame_the_solver_and_a_divergence_leaves_the_frame():
+    figure = FIGURES["alphas, diverging"]
+    params = {param["name"]: param["value"] for param in figure.spec["params"]}
+    assert params["low"] < 0 < 3 < params["high"] < 4
+    assert "α channel: 0 at step 0, 1e+200 at step 1, overflow at step 2" in figure.alt
+    assert "Richardson's α: 0 at step 0, 2 at step 1, 3 at step 2" in figure.alt
+
+
+def test_alphas_name_only_what_is_there():
+    names = [entry["title"] for entry in FIGURES["alphas, no solver"].spec["usermeta"]["legend"]]
+    assert names == ["α channel"]
+
+
+def test_squares_mark_the_operands_of_the_current_step():
+    def marked(step: int) -> tuple[int, int]:
+        drawn = draw(FIGURES["squares"], step=step)
+        return drawn.count("sign: s₊; s:"), drawn.count("sign: s₋; s:")
+
+    assert marked(1) == marked(2) == (1, 1)
+    assert "s: 0.5; square: 0.5" in draw(FIGURES["squares"], step=1)
+    assert "s: 1; square: 1" in draw(FIGURES["squares"], step=2)
+    assert "distance from s² drawn: 0.25" in FIGURES["squares"].alt  # |s| − s² at a half
+
+
+def test_squares_say_how_operands_are_made():
+    legend = {e["key"]: e["title"] for e in FIGURES["squares"].spec["usermeta"]["legend"]}
+    assert legend["s₊"] == "s₊ = 2 u + α/2"
+    assert legend["s₋"] == "s₋ = 2 u − α/2"
+
+
+@pytest.mark.parametrize("name", ["fan", "steps", "alphas"])
+def test_steps_and_lengths_are_whole(name):
+    x = {json.dumps(layer["encoding"].get("x")) for layer in FIGURES[name].spec["layer"]}
+    assert any('"tickMinStep": 1' in axis for axis in x)
 
 
 def test_hidden_methods_are_not_drawn():

@@ -373,3 +373,6 @@ def test_thinning_keeps_the_first_and_the_last_step(steps: int) -> None:
     assert kept[-1] == steps
     assert len(kept) <= DRAWN + 2
     assert kept == list(range(steps + 1)) or steps > DRAWN
+    wanted = {steps // 2, steps // 3}
+    assert wanted <= {*thinned(rows, wanted).step}
+    assert thinned(rows.query("step < 0")).empty

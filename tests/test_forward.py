@@ -208,6 +208,20 @@ def test_the_jacobian_is_that_of_finite_differences() -> None:
         )
 
 
+def test_a_jacobian_is_finite_where_squares_overflow() -> None:
+    w = walked(SMALL)
+    layer, h = w.layer(7), w.before(7).clone()  # z = D⁻¹Kα is linear in α
+    everyone, at = torch.arange(len(w.tokens)), w.slots.index["alpha"]
+    h[:, at] *= 1e5
+    expected = jacobian(layer, h, everyone)
+    h[:, at] *= 1e195
+    found = jacobian(layer, h, everyone)
+    assert found.isfinite().all()
+    far = expected > 1e3  # elsewhere the share that does not grow with α counts
+    assert far.any()
+    assert torch.allclose(found[far] / 1e195, expected[far], rtol=1e-5)
+
+
 @pytest.mark.parametrize("n", [2, 12, 62, 63, 64, 200, 512])
 @pytest.mark.parametrize("queries", [1, 32, 100])
 def test_a_jacobian_is_drawn_for_the_pinned_neighbourhood(n: int, queries: int) -> None:
@@ -225,14 +239,14 @@ def test_a_jacobian_is_drawn_for_the_pinned_neighbourhood(n: int, queries: int) 
 @each_product
 def test_equations_give_what_the_stream_holds(name: str, layout: str, product: str) -> None:
     w = walked(DATA[name].but(layout=layout, product=product))
-    c = w.construction
-    slack = c.product_error(max(c.r_alpha, c.label_bound)) + 1e-9
     for m in range(len(w.moments)):
         for token in (0, 1, w.problem.n_max, len(w.tokens) - 1):
             told = equation(w, m, token)
             assert all(told.lines)
             if told.expected is not None and told.found is not None:
-                assert told.found == pytest.approx(told.expected, rel=1e-9, abs=slack)
+                # Where hinges make the product they may miss it; all else is rounding.
+                slack = 1e-9 * max(1, abs(told.expected)) + told.hinges
+                assert abs(told.found - told.expected) <= slack
 
 
 def test_an_equation_does_not_hide_a_fault() -> None:

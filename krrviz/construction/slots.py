@@ -11,7 +11,7 @@ from torch import Tensor
 # What each channel holds, per token. z and p are scratch: every update leaves them 0.
 MEANING = {
     "x": "input",
-    "half_sq_norm": "‖x‖²/2",
+    "half_sq_norm": "half the squared length of x",
     "y": "label (0 off the context)",
     "one": "1",
     "mask": "1 on every token that is not labelled context",
@@ -25,8 +25,8 @@ MEANING = {
     "p": "u·α, or its like, written by the product",
     "change": "the last change of α",
     "ahead": "α + β(α − α₋), where the next residual is taken",
-    "alpha": "α, the dual coefficients; nα where the ridge is per sample",
-    "fitted": "g, the fitted values: at the context, and at the queries too",
+    "alpha": "the dual coefficients, times n where the ridge is per sample",
+    "fitted": "the fitted values g: at the context, and at the queries too",
     "f": "the answer, at query tokens",
 }
 # The channels that only some constructions have.

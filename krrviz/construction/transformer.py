@@ -217,7 +217,7 @@ class Pass:
     trajectory: Trajectory
 
 
-class _Forward:
+class Forward:
     """A forward call in progress; what the weights make constant is computed once."""
 
     def __init__(self, model: Transformer, problem: Problem) -> None:
@@ -269,7 +269,7 @@ class _Forward:
 @torch.no_grad()
 def run(model: Transformer, problem: Problem) -> Pass:
     """One forward call with every block's stream and attention kept."""
-    forward = _Forward(model, problem)
+    forward = Forward(model, problem)
     stream, attention, steps = [forward.stream], [], []
     for index, block in enumerate(model.blocks):
         attention.append(forward.advance(block))
@@ -282,7 +282,7 @@ def run(model: Transformer, problem: Problem) -> Pass:
 @torch.no_grad()
 def predict(model: Transformer, problem: Problem) -> Trajectory:
     """The trajectory of ``run`` alone: no stream is kept, and no pattern of a past block."""
-    forward = _Forward(model, problem)
+    forward = Forward(model, problem)
     steps = []
     for index, block in enumerate(model.blocks[:-1]):
         forward.advance(block)

@@ -42,7 +42,7 @@ def matrices(a: Anatomy, block: int) -> list[Map]:
     attention, kernel = a.attention(block), a.kernel(block)
     context = np.array(a.kinds) == "context"
     top = float(kernel[:, context].max())
-    level, tolerance = a.level(block), a.tolerance(block)
+    levels, tolerance = sorted({*a.levels(block).tolist()} - {0.0}), a.tolerance(block)
     times, symbol = _words(a, block)
     rest = " On the sink: not times S." if times else ""
     right = _map(
@@ -52,8 +52,10 @@ def matrices(a: Anatomy, block: int) -> list[Map]:
         kernel,
         limit=top,
         note="From the distances alone, in the log domain."
-        if not level
-        else f"From the distances alone; s = {level:g}, the sink's level.",
+        if not levels
+        else "From the distances alone; the sink's level s = "
+        + ", or ".join(f"{level:g}" for level in levels)
+        + ".",
         **_formula(a, block),
     )
     if attention is None:
@@ -85,8 +87,8 @@ def matrices(a: Anatomy, block: int) -> list[Map]:
 
 def _words(a: Anatomy, block: int) -> tuple[str, str]:
     """The factor and the kernel's symbol at a block."""
-    level = a.level(block)
-    return "S · " if level > 1 else "", "(D + s)⁻¹K" if level else "D⁻¹K"
+    out = block == a.depth - 1 and not a.idle(block)
+    return "S · " if out else "", "(D + s)⁻¹K" if a.levels(block).any() else "D⁻¹K"
 
 
 def _map(a: Anatomy, name: str, title: str, values: np.ndarray, **more: Any) -> Map:
@@ -121,15 +123,15 @@ def _in_order(a: Anatomy, words: Sequence[str]) -> list[str]:
 
 def _formula(a: Anatomy, block: int) -> dict[str, Any]:
     """exp(−d²/2σ²)/Σ with each cell's numbers in it."""
-    level, sigma = a.level(block), a.construction.bandwidth
-    reached = [bool(level) and (block > 0 or kind == "context") for kind in a.kinds]
+    sigma, levels = a.construction.bandwidth, a.levels(block).tolist()
     degree = [f"{np.exp(d):.6g}" if d > -700 else f"e^({d:.6g})" for d in a.log_degree]
-    total = [f"({d} + {level:g})" if r else d for d, r in zip(degree, reached, strict=True)]
+    total = [f"({d} + {s:g})" if s else d for d, s in zip(degree, levels, strict=True)]
     sink = [
-        f"s/(D + s) = {level:g}/{d} = {{value}}" if r else "The sink is masked: exactly 0."
-        for d, r in zip(total, reached, strict=True)
+        f"s/(D + s) = {s:g}/{d} = {{value}}" if s else "The sink is masked: exactly 0."
+        for d, s in zip(total, levels, strict=True)
     ]
-    times = f"{level:g} · " if level > 1 else ""
+    factor = a.factor(block)[-1]
+    times = f"{factor:g} · " if factor != 1 else ""
     pair = f"{times}exp(−d²/2σ²)/Σ = {times}exp(−{{d2}}/(2 · {sigma:g}²))/{{total}} = {{value}}"
     by_kind = {"sink": "{sink}", "context": pair}
     kinds = _in_order(a, a.kinds)

@@ -18,7 +18,9 @@ from krrviz.ui.attention import labels, names
 from krrviz.ui.heatmaps import Frames, Map
 
 PARTS = {"attention": "attention", "mlp": "MLP"}
-GREEK = {"alpha": "α", "half_sq_norm": "‖x‖²/2"}
+GREEK = {"alpha": "α", "half_sq_norm": "‖x‖²/2", "log_count": "log n", "count": "n"}
+# Of a layer with more hidden units, evenly chosen ones are drawn: no screen is wider.
+UNITS = 2048
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +60,7 @@ class Shown:
 
 
 def channel(name: str) -> str:
-    return GREEK.get(name, name)
+    return GREEK.get(name) or name.translate(str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉"))
 
 
 def meaning(name: str) -> str:
@@ -79,7 +81,8 @@ def title(walk: Walk, moment: int) -> str:
 def told(walk: Walk, moment: int) -> list[str]:
     """What the sub-block at a moment reads and writes, off its weights."""
     if walk.moments[moment].part == "prompt":
-        return ["x, ‖x‖²/2, y, one, mask and sink are the prompt's; the rest is 0."]
+        counts = ", log n, n" if "count" in walk.slots else ""
+        return [f"x, ‖x‖²/2, y, one, mask, sink{counts} are the prompt's; the rest is 0."]
     layer = walk.layer(moment)
     by, out = reads(walk.slots, layer), writes(walk.slots, layer)
 
@@ -101,9 +104,10 @@ def number(value: float, digits: str = ".6g") -> str:
     return format(value, digits) if math.isfinite(value) else "overflow"
 
 
-def alphas(walk: Walk, moment: int, token: int) -> tuple[float, float, float]:
-    """The α channel, the solver's α at the same step, and their difference."""
-    found, solver = walk.value(moment, token, "alpha"), walk.solver_alpha(moment, token)
+def states(walk: Walk, moment: int, token: int) -> tuple[float, float, float]:
+    """The state's channel, the solver's state at the same step, and their difference."""
+    found = walk.value(moment, token, walk.slots.state)
+    solver = walk.solver_state(moment, token)
     return found, solver, found - solver
 
 
@@ -122,7 +126,8 @@ def stream(shown: Shown, intact: Walk) -> Map:
         row_title=f"token, by {shown.anatomy.titles[0]}",
         kind="diverging",
         limits=limits.tolist(),
-        note="Each channel has its own scale: its largest magnitude in the whole transformer.",
+        note="Each channel has its own scale, up to its largest magnitude when nothing is broken; "
+        "colours go by the root.",
         **shown.rows(),
     )
 
@@ -142,10 +147,10 @@ def frames(walk: Walk, at: int, token: int, name: str) -> Frames:
         ]
 
     def line(moment: int) -> str:
-        found, solver, gap = alphas(walk, moment, token)
+        found, solver, gap = states(walk, moment, token)
         step = walk.moments[moment].step
         return (
-            f"α of token {name} after {step} updates: {number(found)} in the channel, "
+            f"{walk.symbol} of token {name} after update {step}: {number(found)} in the channel, "
             f"{number(solver)} in the solver, difference {number(gap, '.1e')}"
         )
 
@@ -175,10 +180,12 @@ def jacobians(shown: Shown, block: int, token: int) -> list[Map]:
     moment = walk.moment_of(block)
     order = shown.tokens
     context = [t for t in order if 1 <= t <= walk.problem.n_max]
-    near = around(token, len(walk.tokens), torch.tensor(context)).tolist()
+    near = around(token, walk.stream.shape[1], torch.tensor(context)).tolist()
     places = [place for place, t in enumerate(order) if t in near]
     tokens = torch.tensor([order[place] for place in places])
     rows = shown.rows(places)
+    left_out = walk.stream.shape[1] - len(places)
+    cut = f" {left_out} tokens farther away are not drawn." if left_out else ""
     maps = []
     for part, at in (("attention", moment - 1), ("mlp", moment)):
         norms = jacobian(walk.layer(at), walk.before(at), tokens).double().numpy()
@@ -194,9 +201,9 @@ def jacobians(shown: Shown, block: int, token: int) -> list[Map]:
                 row_title=f"token i, by {a.titles[0]}",
                 col_title="token j",
                 limit=_typical(norms),
-                note=f"Largest off the diagonal: {off:.3g}."
+                note=f"Largest off the diagonal: {number(off, '.3g')}.{cut}"
                 if off
-                else "Off the diagonal every entry is exactly 0.",
+                else f"Off the diagonal every entry is exactly 0.{cut}",
                 **rows,
             )
         )
@@ -216,20 +223,22 @@ def weights(walk: Walk, block: int) -> tuple[list[Map], list[Map]]:
 
 
 def _weight(matrix: Matrix) -> Map:
-    values = matrix.values.double().numpy()
-    count = values.shape[1]
+    whole = matrix.values.double().numpy()
+    count = whole.shape[1]
     unit = matrix.columns[0].rpartition(" ")[0] if count else ""
-    filled = int((values != 0).sum())
+    every = max(1, math.ceil(count / UNITS))
+    values, chosen = whole[:, ::every], range(0, count, every)
+    filled = f"{int((whole != 0).sum())} of {whole.size} entries are not 0."
     return Map(
         matrix.name,
         f"{matrix.name}, {count} {unit}s" if count > 1 else matrix.name,
         values,
         rows=[channel(name) for name in matrix.rows],
         row_names=[meaning(name) for name in matrix.rows],
-        cols=[str(j + 1) for j in range(count)],
-        col_names=matrix.columns,
-        col_title=unit,
+        cols=[str(j + 1) for j in chosen],
+        col_names=[matrix.columns[j] for j in chosen],
+        col_title=unit if every == 1 else f"{unit}, one drawn of {every}",
         kind="diverging",
         limits=np.abs(values).max(0).tolist(),
-        note=f"{filled} of {values.size} entries are not 0. Each column has its own scale.",
+        note=f"{filled} Each column has its own scale; colours go by the root.",
     )

@@ -7,6 +7,7 @@ export default function ({ parentElement, data, setStateValue }) {
   panel.report = (pin) => panel.data.report && setStateValue("pin", pin);
   panel.scrubber.report = (at) => panel.data.frames.report && setStateValue("frame", at);
   panel.show(data);
+  return () => panel.close();
 }
 
 const PAGE = 10; // rows that PageUp and PageDown pass
@@ -47,6 +48,12 @@ class Panel {
     };
   }
 
+  close() {
+    this.scrubber.rest();
+    this.resizes.disconnect();
+    cancelAnimationFrame(this.frame);
+  }
+
   view(name) {
     return this.views.find((view) => view.map.name === name);
   }
@@ -56,18 +63,22 @@ class Panel {
   }
 
   show(bytes) {
-    const problem = this.root.querySelector(".problem");
     this.root.dataset.ready = "false"; // until it is drawn
     try {
       this.data = this.read(bytes);
       this.build();
-      problem.hidden = true;
+      this.root.querySelector(".problem").hidden = true;
     } catch (error) {
-      console.error(error);
-      problem.textContent = `The maps could not be drawn: ${error.message}`;
-      problem.hidden = false;
-      this.root.dataset.ready = "error";
+      this.fail(error);
     }
+  }
+
+  fail(error) {
+    console.error(error);
+    const problem = this.root.querySelector(".problem");
+    problem.textContent = `The maps could not be drawn: ${error.message}`;
+    problem.hidden = false;
+    this.root.dataset.ready = "error";
   }
 
   // Eight bytes of length, a description in JSON, then float64 numbers.
@@ -153,9 +164,13 @@ class Panel {
       const mode = luminance(paper) < 0.4 ? "dark" : "light";
       this.theme = { ink, paper, mode, i: value("--i"), j: value("--j"),
         font: `${FONT}px ${value("--st-font") || "sans-serif"}` };
-      for (const view of this.views) view.draw();
-      this.scatter?.draw();
-      this.root.dataset.ready = "true";
+      try {
+        for (const view of this.views) view.draw();
+        this.scatter?.draw();
+        this.root.dataset.ready = "true";
+      } catch (error) {
+        this.fail(error);
+      }
     });
     this.tell();
   }
@@ -295,7 +310,16 @@ class View {
     this.canvas = element("canvas", { className: "cells", role: "application" });
     this.scale = element("div", { className: "scale" });
     this.note = element("p", { className: "note" });
-    this.element = element("figure", {}, this.caption, this.canvas, this.scale, this.note);
+    this.menu = element("div", { className: "menu", popover: "auto" },
+      ...["PNG", "CSV"].map((kind) => button(kind, () => this.save(kind))));
+    this.more = button("⋯");
+    [this.more.className, this.more.popoverTargetElement] = ["download", this.menu];
+    this.menu.onbeforetoggle = () => {
+      const { left, bottom } = this.more.getBoundingClientRect();
+      Object.assign(this.menu.style, { top: `${bottom}px`, left: `${left - 40}px` });
+    };
+    this.element = element("figure", {},
+      this.caption, this.canvas, this.scale, this.note, this.more, this.menu);
     panel.resizes.observe(this.element);
     this.canvas.onpointermove = (event) =>
       event.pointerType !== "touch" && panel.to(this.at(event));
@@ -310,17 +334,14 @@ class View {
   read(map) {
     this.map = map;
     this.shape = map.values.shape.slice(-2);
-    this.turn(map.values.shape.length > 2 ? this.panel.scrubber.at : 0);
     this.bars = map.kind === "bars";
-    let [largest, odd] = [0, 0];
-    for (const value of map.values.numbers) {
-      if (!Number.isFinite(value)) odd++;
-      else if (Math.abs(value) > largest) largest = Math.abs(value);
-    }
-    [this.largest, this.limit, this.image] = [largest, map.limit ?? largest, null];
+    let largest = 0;
+    for (const value of map.values.numbers)
+      if (Number.isFinite(value) && Math.abs(value) > largest) largest = Math.abs(value);
+    this.limit = map.limit ?? largest;
+    this.turn(map.values.shape.length > 2 ? this.panel.scrubber.at : 0);
     this.caption.textContent = map.title;
-    this.note.textContent = map.note + (odd ? ` ${odd} values are not finite.` : "");
-    this.note.hidden = !this.note.textContent;
+    this.more.ariaLabel = `Download ${map.title}`;
     this.element.className = this.bars ? "bars" : this.square ? "square" : "";
     const [rows, cols] = this.shape;
     this.canvas.ariaLabel = `${map.title}: ${rows} rows, ${cols} columns, largest magnitude `
@@ -332,7 +353,11 @@ class View {
     const size = this.shape[0] * this.shape[1];
     const { numbers } = this.map.values;
     this.cells = numbers.subarray(Math.min(at * size, numbers.length - size)).subarray(0, size);
-    this.image = null;
+    this.painted = null;
+    const odd = this.cells.reduce((count, value) => count + !Number.isFinite(value), 0);
+    this.note.textContent = this.map.note
+      + (odd ? ` ${odd} ${odd > 1 ? "values are" : "value is"} not finite${this.bars ? "" : ", painted yellow"}.` : "");
+    this.note.hidden = !this.note.textContent;
   }
 
   get square() {
@@ -365,25 +390,25 @@ class View {
   }
 
   draw() {
-    const { theme } = this.panel;
     const width = this.element.clientWidth;
-    if (!width) return;
-    const c = this.canvas.getContext("2d");
+    if (width) this.render(this.canvas, width, devicePixelRatio || 1);
+  }
+
+  render(canvas, width, ratio) {
+    const { theme } = this.panel;
+    const c = canvas.getContext("2d");
     c.font = theme.font;
     this.layout(c, width);
-    const ratio = devicePixelRatio || 1;
     const { x, y, w, h, height } = this.box;
-    this.canvas.width = Math.round(width * ratio);
-    this.canvas.height = Math.round(height * ratio);
-    this.canvas.style.height = `${height}px`;
+    canvas.width = Math.round(width * ratio);
+    canvas.height = Math.round(height * ratio);
+    canvas.style.height = `${height}px`;
     c.setTransform(ratio, 0, 0, ratio, 0, 0);
     c.font = theme.font;
     if (this.bars) this.drawBars(c);
     else {
-      if (!this.image || this.mode !== theme.mode) this.paint(theme.mode);
-      // Cells larger than a pixel stay sharp; smaller ones are averaged, not left out.
-      c.imageSmoothingEnabled = (w * ratio) / this.shape[1] < 1;
-      c.imageSmoothingQuality = "high";
+      this.paint(theme.mode, Math.round(w * ratio), Math.round(h * ratio));
+      c.imageSmoothingEnabled = false;
       c.drawImage(this.image, x, y, w, h);
       this.numbers(c);
     }
@@ -394,10 +419,11 @@ class View {
   // Where the cells lie: room for labels at the left and below, cells at most so large.
   layout(c, width) {
     const { map, shape: [rows, cols] } = this;
-    const widest = (labels) => Math.max(0, ...labels.map((label) => c.measureText(label).width));
+    const widest = (labels) =>
+      Math.max(0, ...sparse(labels).map((label) => c.measureText(label).width));
     const strip = map.row_marks.length || map.col_marks.length ? 8 : 2;
     const title = (text) => (text ? FONT + 5 : 0);
-    const labels = Math.min(96, widest(sparse(map.rows))) + 6 + strip;
+    const labels = Math.min(96, widest(map.rows)) + 6 + strip;
     const left = this.bars ? 44 : labels + title(map.row_title);
     const room = width - left - 2;
     const across = this.bars ? room / cols : Math.min(room / cols, this.square ? 110 : 48);
@@ -409,29 +435,32 @@ class View {
     this.turned = !fits && across >= FONT + 2;
     const below = this.turned ? Math.min(96, label) : FONT;
     const height = h + 3 + strip + below + 4 + title(map.col_title);
-    this.box = { x: left, y: 1, w, h, strip, height };
+    this.box = { x: left, y: 1, w, h, strip, height, width };
     this.everyCol = fits || this.turned;
   }
 
-  // One pixel a cell.
-  paint(mode) {
-    const { map: { kind }, cells: numbers, shape: [rows, cols] } = this;
-    this.mode = mode;
-    const table = ramp(RAMPS[mode][kind]);
-    this.scaleBar(RAMPS[mode][kind]);
-    const image = new ImageData(cols, rows);
+  // A cell is one pixel of the image; those too small for a pixel of the page are averaged.
+  paint(mode, width, height) {
+    const [rows, cols] = this.shape;
+    const size = [Math.min(rows, height), Math.min(cols, width)];
+    const painted = [mode, ...size].join();
+    if (painted === this.painted) return;
+    this.painted = painted;
+    const colors = RAMPS[mode][this.map.kind];
+    this.scaleBar(colors);
+    this.table = ramp(colors);
+    let shares = Float32Array.from(this.cells, (value, k) => this.share(value, k % cols));
+    shares = averaged(averaged(shares, rows, cols, size[1]), size[1], rows, size[0]);
+    const image = new ImageData(size[1], size[0]);
     const pixels = new Uint32Array(image.data.buffer);
-    const [top, odd] = [table.length - 1, rgb("#e69f00")];
-    for (let k = 0; k < numbers.length; k++)
-      pixels[k] = Number.isFinite(numbers[k])
-        ? table[Math.round(this.share(numbers[k], k % cols) * top)] : odd;
-    this.image = element("canvas", { width: cols, height: rows });
+    const [top, odd] = [this.table.length - 1, rgb("#e69f00")];
+    for (let k = 0; k < pixels.length; k++)
+      pixels[k] = Number.isNaN(shares[k]) ? odd : this.table[Math.round(shares[k] * top)];
+    this.image = element("canvas", { width: size[1], height: size[0] });
     this.image.getContext("2d").putImageData(image, 0, 0);
-    this.table = table;
   }
 
   scaleBar(colors) {
-    const diverging = this.map.kind === "diverging";
     const half = (side) => {
       const bar = element("i");
       const part = side ? colors.slice(colors.length >> 1) : colors.slice(0, (colors.length >> 1) + 1);
@@ -439,20 +468,30 @@ class View {
       return bar;
     };
     const { limit } = this;
-    if (!limit) return this.scale.replaceChildren("every value is exactly 0");
-    const end = this.map.limits.length ? "" : readable(limit, 3); // columns differ
-    const [low, middle, high] = diverging
-      ? [`−${end}`, "0", `+${end}`] : ["0", readable(limit / 4, 3), end];
+    if (!limit) {
+      const odd = this.cells.some((value) => !Number.isFinite(value));
+      return this.scale.replaceChildren(odd ? "no finite value but 0" : "every value is exactly 0");
+    }
+    const [low, middle, high] = this.ends();
     this.scale.replaceChildren(low, half(0), middle, half(1), high);
   }
 
-  // How far along the colours a value lies. From 0 on it goes by the root, so that a row that
-  // attends to many tokens shows beside one that attends to few; the scale names its middle.
+  // The values at the colours' ends and in their middle.
+  ends() {
+    const end = this.map.limits.length ? "" : readable(this.limit, 3); // columns differ
+    return this.map.kind === "diverging"
+      ? [`−${end}`, "0", `+${end}`] : ["0", readable(this.limit / 4, 3), end];
+  }
+
+  // How far along the colours a value lies. From 0 on, and where columns differ in scale, it goes
+  // by the root, so that small values show beside large ones; the scale names its middle.
   share(value, j) {
-    const limit = this.map.limits[j] ?? this.limit;
-    const diverging = this.map.kind === "diverging";
+    const { limits, kind } = this.map;
+    if (!Number.isFinite(value)) return NaN;
+    const limit = limits[j] ?? this.limit;
     const part = limit ? Math.min(1, Math.max(-1, value / limit)) : 0;
-    return diverging ? (part + 1) / 2 : Math.sqrt(Math.max(0, part));
+    if (kind === "sequential") return Math.sqrt(Math.max(0, part));
+    return (1 + (limits.length ? Math.sign(part) * Math.sqrt(Math.abs(part)) : part)) / 2;
   }
 
   numbers(c) {
@@ -512,7 +551,7 @@ class View {
       } else {
         const half = c.measureText(map.cols[j]).width / 2;
         c.textAlign = "center";
-        c.fillText(map.cols[j], Math.max(half, Math.min(this.element.clientWidth - half, at)), base);
+        c.fillText(map.cols[j], Math.max(half, Math.min(this.box.width - half, at)), base);
       }
     }
     if (map.row_title && !this.bars) {
@@ -584,6 +623,61 @@ class View {
       c.fillText(readable(value, 3), x - 4, at(value), 40);
     }
   }
+
+  // A saved picture stands alone: of one size wherever it was made, with title, scale and note.
+  save(kind) {
+    this.menu.hidePopover();
+    const name = `${this.map.name}.${kind.toLowerCase()}`;
+    const download = (href) => element("a", { download: name, href }).click();
+    if (kind === "PNG") return download(this.picture().toDataURL());
+    const file = URL.createObjectURL(new Blob([this.csv()], { type: "text/csv" }));
+    download(file);
+    URL.revokeObjectURL(file);
+  }
+
+  // The matrix of this moment at full precision, its rows and columns named.
+  csv() {
+    const { map, shape: [rows, cols] } = this;
+    const named = (kind) => (map[`${kind}_names`].length ? map[`${kind}_names`] : map[`${kind}s`]);
+    const cell = (text) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
+    const lines = [["", ...named("col").map(cell)]];
+    for (let i = 0; i < rows; i++)
+      lines.push([cell(named("row")[i]), ...this.cells.subarray(i * cols, (i + 1) * cols)]);
+    return lines.map((line) => line.join(",")).join("\n");
+  }
+
+  picture() {
+    const { panel: { theme }, map, bars, limit } = this;
+    const [width, ratio, top, foot] = [640, 2, 24, bars ? 8 : 48];
+    const drawn = element("canvas");
+    this.render(drawn, width, ratio);
+    const { x, w, height } = this.box;
+    const made = element("canvas", { width: width * ratio, height: (top + height + foot) * ratio });
+    const c = made.getContext("2d");
+    c.fillStyle = theme.paper;
+    c.fillRect(0, 0, made.width, made.height);
+    c.setTransform(ratio, 0, 0, ratio, 0, 0);
+    c.drawImage(drawn, 0, top, width, height);
+    c.fillStyle = theme.ink;
+    [c.font, c.textBaseline] = [`bold ${theme.font}`, "middle"];
+    c.fillText(map.title, 2, top / 2);
+    c.font = theme.font;
+    if (!bars && limit) {
+      const strip = new ImageData(this.table.length, 1);
+      new Uint32Array(strip.data.buffer).set(this.table);
+      const line = element("canvas", { width: strip.width, height: 1 });
+      line.getContext("2d").putImageData(strip, 0, 0);
+      c.drawImage(line, x, top + height + 6, w, 8);
+      for (const [k, text] of this.ends().entries()) {
+        c.textAlign = ["left", "center", "right"][k];
+        c.fillText(text, x + (k * w) / 2, top + height + 22);
+      }
+    }
+    c.textAlign = "left";
+    if (!bars) c.fillText(this.note.textContent, 2, top + height + foot - 9, width - 4);
+    this.panel.draw(); // its place on the page is another
+    return made;
+  }
 }
 
 class Scatter {
@@ -639,7 +733,7 @@ class Scatter {
       c.lineWidth = label ? 2 : 1;
       if (marks[k] === "query" && !label) c.stroke();
       else [c.fill(), label && c.stroke()];
-      if (label) [(c.textAlign = "center"), (c.textBaseline = "bottom"), c.fillText(label, px, py - 9)];
+      if (label) [(c.textAlign = "center"), (c.textBaseline = "bottom"), halo(c, theme, label, px, py - 9)];
     };
     c.globalAlpha = 0.75;
     for (let k = 0; k < points.x.length; k++) dot(k, 2.5, colorOf(marks[k]));
@@ -668,6 +762,13 @@ function rule(c, theme, ...[x1, y1, x2, y2]) {
   }
 }
 
+// Words that stay readable on dots.
+function halo(c, theme, text, x, y) {
+  [c.strokeStyle, c.lineWidth] = [theme.paper, 4];
+  c.strokeText(text, x, y);
+  c.fillText(text, x, y);
+}
+
 // At most `most` places of `size`, evenly spread.
 function ticks(size, most) {
   const count = Math.max(1, Math.min(size, Math.floor(most)));
@@ -677,7 +778,8 @@ function ticks(size, most) {
 
 // Measuring a thousand labels takes a while; their width hardly differs.
 function sparse(labels) {
-  return labels.length > 64 ? labels.filter((_, k) => k % 8 === 0) : labels;
+  const every = Math.ceil(labels.length / 64);
+  return labels.filter((_, k) => k % every === 0);
 }
 
 function colorOf(mark) {
@@ -694,6 +796,24 @@ function readable(value, digits = 2) {
   const size = Math.abs(value);
   if (size < 1e-3 || size >= 1e6) return value.toExponential(digits - 1).replace("e+", "e").replace(/\.?0+e/, "e");
   return String(Number(value.toPrecision(digits)));
+}
+
+// Lines of numbers, each drawn together to at most so many by averages, and transposed.
+function averaged(values, lines, size, most) {
+  const made = new Float32Array(lines * most);
+  for (let p = 0; p < most; p++) {
+    const [from, to] = [(p * size) / most, ((p + 1) * size) / most];
+    for (let k = Math.floor(from); k < to; k++) {
+      const weight = (Math.min(k + 1, to) - Math.max(k, from)) / (to - from);
+      for (let line = 0; line < lines; line++)
+        made[p * lines + line] += weight * values[line * size + k];
+    }
+  }
+  return made;
+}
+
+function button(textContent, onclick = null) {
+  return element("button", { type: "button", textContent, onclick });
 }
 
 function rgb(color) {
