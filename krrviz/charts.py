@@ -222,11 +222,11 @@ def squares(
     first, second = (f"{scale:.3g}" for scale in scales)
     share = "" if scales[0] == scales[1] else f"{scales[1] / scales[0]:.3g} "
     u, v = product
+    spec = _squares(u, v, first, second, share, step=_last(marks) if len(marks) else 0, hidden=[])
     return Figure(
-        _squares(u, v, first, second, share, step=_last(marks) if len(marks) else 0, hidden=[]),
+        spec,
         {"marks": marks, "curve": curve},
-        f"The product {u}·{v}: the square that its hinges make, beside s². "
-        f"Largest distance drawn: {gap:.2g}.",
+        f"{spec['title']}. Largest distance from s² drawn: {gap:.2g}.",
     )
 
 

@@ -508,10 +508,9 @@ def _mlp(walk: Walk, moment: int, token: int) -> Equation:
         return Equation(
             (rf"f_{i} = g_{i} = {latex(h['fitted'])}",), h["fitted"], walk.value(moment, token, "f")
         )
-    if not bool(walk.model.blocks[here.block].mlp.w_2.any()):
-        return Equation((r"\text{all weights are 0: nothing is added}",))
     made = product_near(walk, here.block)
-    assert made is not None, "every block that writes makes or uses a product"
+    if made is None or here.block == len(walk.model.blocks) - 1:
+        return Equation((r"\text{all weights are 0: nothing is added}",))
     u, v = h[made.u], h[made.v]
     if made.block == here.block and made.coefficient == 1:
         letter = LATEX[made.v]

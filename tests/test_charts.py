@@ -59,7 +59,7 @@ def alpha_frame(channel: list[float], solver: list[float]) -> pd.DataFrame:
         )
         for step, alpha in enumerate(values)
     ]
-    return pd.DataFrame(rows, columns=["method", "title", "step", "alpha"])
+    return pd.DataFrame(rows, columns=["method", "title", "step", "state"])
 
 
 def squares_figure(operands: list[float]) -> charts.Figure:
@@ -74,16 +74,18 @@ def squares_figure(operands: list[float]) -> charts.Figure:
     )
     s = [-1.0, -0.5, 0.0, 0.5, 1.0]
     curve = pd.DataFrame({"s": s, "made": [abs(x) for x in s], "exact": [x * x for x in s]})
-    return charts.squares(marks, curve, product=("u", "α"), balance=2.0)
+    return charts.squares(marks, curve, product=("u", "α"), scales=(2.0, 2.0))
 
 
 FIGURES = {
-    "alphas": charts.alphas(alpha_frame([0.0, 2.0, 3.0], [0.0, 2.0, 3.5]), token="token 5"),
-    "alphas, diverging": charts.alphas(
-        alpha_frame([0.0, 1e200, -math.inf], [0.0, 2.0, 3.0]), token="token 5"
+    "states": charts.states(
+        alpha_frame([0.0, 2.0, 3.0], [0.0, 2.0, 3.5]), symbol="α", token="token 5"
     ),
-    "alphas, no solver": charts.alphas(alpha_frame([0.0, 0.0], []), token="token 0"),
-    "alphas, one step": charts.alphas(alpha_frame([0.0], [0.0]), token="token 5"),
+    "states, diverging": charts.states(
+        alpha_frame([0.0, 1e200, -math.inf], [0.0, 2.0, 3.0]), symbol="α", token="token 5"
+    ),
+    "states, no solver": charts.states(alpha_frame([0.0, 0.0], []), symbol="α", token="token 0"),
+    "states, one step": charts.states(alpha_frame([0.0], [0.0]), symbol="α", token="token 5"),
     "squares": squares_figure([0.0, 0.5, 1.0]),
     "squares, every operand beyond them": squares_figure([]),
     "fan": charts.fan(fan_frame("transformer")),
@@ -190,7 +192,7 @@ def test_alternative_texts_hold_the_values():
 
 
 def test_alphas_frame_the_solver_and_a_divergence_leaves_the_frame():
-    figure = FIGURES["alphas, diverging"]
+    figure = FIGURES["states, diverging"]
     params = {param["name"]: param["value"] for param in figure.spec["params"]}
     assert params["low"] < 0 < 3 < params["high"] < 4
     assert "α channel: 0 at step 0, 1e+200 at step 1, overflow at step 2" in figure.alt
@@ -198,7 +200,7 @@ def test_alphas_frame_the_solver_and_a_divergence_leaves_the_frame():
 
 
 def test_alphas_name_only_what_is_there():
-    names = [entry["title"] for entry in FIGURES["alphas, no solver"].spec["usermeta"]["legend"]]
+    names = [entry["title"] for entry in FIGURES["states, no solver"].spec["usermeta"]["legend"]]
     assert names == ["α channel"]
 
 
@@ -219,7 +221,7 @@ def test_squares_say_how_operands_are_made():
     assert legend["s₋"] == "s₋ = 2 u − α/2"
 
 
-@pytest.mark.parametrize("name", ["fan", "steps", "alphas"])
+@pytest.mark.parametrize("name", ["fan", "steps", "states"])
 def test_steps_and_lengths_are_whole(name):
     x = {json.dumps(layer["encoding"].get("x")) for layer in FIGURES[name].spec["layer"]}
     assert any('"tickMinStep": 1' in axis for axis in x)
