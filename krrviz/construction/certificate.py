@@ -223,7 +223,7 @@ def _sums(c: Construction, problem: Problem, scale: Tensor | float) -> Iterator[
         far = problem.k_query.sum(-1) + problem.level(c.query_sink)
         a, w = torch.ones_like(far), torch.zeros_like(w)
         for _ in range(steps):
-            total = total + step * (w.abs().sum(-1) + a)
+            total = total + step * (w.abs().sum(-1) + a.abs())
             yield total
             pull = (a * step / far)[..., None] * problem.k_query
             w = w - step * (w / P) @ A - pull
