@@ -187,7 +187,7 @@ class Construction:
             omega = following
         return found[: self.steps]
 
-    @property
+    @cached_property
     def u_range(self) -> float:
         """U, the range of u = 1/(D + s) or v = n/(D + s), D ≥ 1.
 
