@@ -177,7 +177,7 @@ BAD = {
     "unknown key": (["colour=red"], "colour is not a setting"),
     "two bad values": (["n=1&ridge=0"], "ridge=0 must be 1e-12 to 1000000"),
     "more rows than there are": (["n=1000"], "n=1000 with queries=32 needs 1032 rows"),
-    "not there yet": (["update=chebyshev"], "update=chebyshev is not available yet"),
+    "no such rule": (["update=conjugate_gradient"], "update=conjugate_gradient must be one of"),
     "too much memory": (["data=gp&n=16384&steps=1"], "but 1.0 GiB are allowed"),
     "too much time": (["data=gp&steps=100000"], "600 s are allowed"),
     "csv named in the link": (["data=csv"], "data=csv needs a file"),

@@ -10,8 +10,9 @@ import torch
 
 from krrviz import PRESETS, Settings, Transformer, build, solvers
 from krrviz.settings import DATASETS
+from krrviz.solvers import richardson
 from krrviz.tables import parse_csv
-from krrviz.trust import Check, trust
+from krrviz.trust import RULES, Check, trust
 
 TRANSFORMER, ATTENTION, DIRECT, RANGE = (
     "transformer = Richardson",
@@ -74,9 +75,24 @@ def test_without_an_update_there_is_none_to_check() -> None:
     assert names == [DIRECT, RANGE, "range of y", "range of x"]
 
 
-def test_a_per_sample_ridge_leaves_the_direct_solve() -> None:
-    settings = SMALL.but(ridge_scale="per_sample", methods=("nesterov",))
-    assert [(check.name, check.passed) for check in trust(settings)] == [(DIRECT, True)]
+@pytest.mark.parametrize("sink", [0.0, "ridge", 3.0, 1e6])
+@pytest.mark.parametrize("ridge_scale", ["absolute", "per_sample"])
+@pytest.mark.parametrize("update", RULES)
+def test_every_rule_is_checked_against_its_own(
+    update: str, ridge_scale: str, sink: float | str
+) -> None:
+    checks = trust(SMALL.but(update=update, ridge_scale=ridge_scale, sink=sink))
+    assert [check.name for check in checks if not check.passed] == []
+    factor = "g" if update == "function_space" else "nα" if ridge_scale == "per_sample" else "α"
+    assert [check.name for check in checks][::3] == [
+        f"transformer = {RULES[update]}", f"range of {factor}",
+    ]  # fmt: skip
+    assert checks[1].name == ("attention = P⁻¹K" if sink else ATTENTION)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_passes(dtype: str) -> None:
+    assert failing(SMALL.but(data="gp", dtype=dtype)) == []
 
 
 # -- each can fail ------------------------------------------------------------------------------
@@ -89,18 +105,18 @@ def test_a_check_at_its_tolerance_passes_and_nothing_known_does_not() -> None:
 
 
 def test_another_step_size_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    def slower(problem: Any, operator: Any, step: torch.Tensor) -> Any:
-        return solvers.richardson(problem, operator, step * 0.9)
+    def slower(problem: Any, operator: Any, step: torch.Tensor, sink: Any) -> Any:
+        return richardson(problem, operator, step * 0.9, sink)
 
-    monkeypatch.setattr("krrviz.trust.richardson", slower)
+    monkeypatch.setattr(solvers, "richardson", slower)
     assert failing(SMALL) == [TRANSFORMER]
 
 
 def test_a_missing_preconditioner_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unpreconditioned(problem: Any, operator: Any, step: torch.Tensor) -> Any:
-        return solvers.richardson(problem, "plain", step / problem.n_max)
+    def unpreconditioned(problem: Any, operator: Any, step: torch.Tensor, sink: Any) -> Any:
+        return richardson(problem, "plain", step / problem.n_max)
 
-    monkeypatch.setattr("krrviz.trust.richardson", unpreconditioned)
+    monkeypatch.setattr(solvers, "richardson", unpreconditioned)
     assert failing(SMALL) == [TRANSFORMER]
 
 
@@ -112,6 +128,20 @@ def too_far(model: Transformer) -> None:
 def test_a_weight_that_moves_alpha_too_far_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     sabotage(monkeypatch, too_far)
     assert failing(SMALL) == [TRANSFORMER]
+
+
+def test_a_rule_checked_against_another_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(solvers, "chebyshev", solvers.heavy_ball)
+    assert failing(SMALL.but(update="chebyshev")) == ["transformer = Chebyshev"]
+
+
+def test_another_sink_level_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def another(model: Transformer) -> None:
+        sink = model.slots.index["sink"]
+        model.blocks[1].attention.w_k[-1, sink] *= 1 + 1e-9
+
+    sabotage(monkeypatch, another)
+    assert failing(SMALL.but(sink=3.0)) == ["attention = P⁻¹K"]
 
 
 @pytest.mark.parametrize("scale", [1 - 1e-9, 1 + 1e-9])

@@ -223,7 +223,7 @@ def _sums(c: Construction, problem: Problem, scale: Tensor | float) -> Iterator[
         far = problem.k_query.sum(-1) + problem.level(c.query_sink)
         a, w = torch.ones_like(far), torch.zeros_like(w)
         for _ in range(steps):
-            total = total + step * (w.abs().sum(-1) + a)
+            total = total + step * (w.abs().sum(-1) + a.abs())
             yield total
             pull = (a * step / far)[..., None] * problem.k_query
             w = w - step * (w / P) @ A - pull
@@ -244,14 +244,19 @@ def _sums(c: Construction, problem: Problem, scale: Tensor | float) -> Iterator[
 
 
 def floor(c: Construction) -> float:
-    """The least ε that ``construction_for`` reaches: twice what the sink levels alone cost."""
+    """The least ε that ``construction_for`` reaches: twice what the sink levels alone cost.
+
+    Infinite where they leave no certified range at any width.
+    """
     _certifiable(c)
-    # Their cost hardly depends on depth and width once these suffice for any ε at all.
-    delta, level = LEVELS[c.dtype]
-    gain = _reach(c) / float(c.interval.low)
-    r = 3 * c.label_bound * math.sqrt(c.n_max) / c.ridge
-    read_in = 0.0 if c.sink else gain * delta * c.u_range * (c.label_bound + c.ridge * r)
-    return 2 * (read_in + 2 * _iteration(c, 0) * c.n_max / level)
+    try:
+        # R and Γ only grow with depth; 1e9 steps and 2⁶⁰ hinges are as good as no limit.
+        best = replace(c, steps=10**9, segments=2**60, alpha_range="certified")
+    except SettingsError:
+        return math.inf
+    # |f| is at most the answer's bound and what the iteration leaves, itself no larger than that.
+    answer = _iteration(c, 0) * c.n_max / LEVELS[c.dtype][1]
+    return 2 * (_terms(best)["sink"] + answer) * (1 + 1e-6)  # and a little for the products
 
 
 def construction_for(c: Construction, eps: float) -> Construction:
@@ -268,9 +273,12 @@ def construction_for(c: Construction, eps: float) -> Construction:
     if not 0 < eps < math.inf:
         raise SettingsError(f"eps={eps} must be a finite number above 0", "eps")
     if eps <= (least := floor(c)):
-        best = floor(replace(c, dtype=torch.float64))
-        reached = {str(c.dtype).removeprefix("torch."): least, "float64": best}
-        told = ", ".join(f"{name} reaches {value:.1g}" for name, value in reached.items())
+        reached = {str(c.dtype).removeprefix("torch."): least}
+        reached["float64"] = floor(replace(c, dtype=torch.float64))
+        told = ", ".join(
+            f"{name} reaches " + ("no ε at all" if value == math.inf else f"{1.05 * value:.2g}")
+            for name, value in reached.items()  # rounded up
+        )
         raise SettingsError(f"eps={eps:g} is below what can be certified here: {told}", "eps")
     steps = _first(lambda t: _iteration(c, t) <= eps / 2)
     deep = replace(c, steps=steps, alpha_range="calibrated")

@@ -94,13 +94,11 @@ class Hinges:
             slopes = w_2[:, on[order]]
             written = slopes.any(1).nonzero().flatten()
             slopes = slopes[written]
-
-            def running(value: Tensor) -> Tensor:
-                return torch.cat([torch.zeros_like(value[:, :1]), value.cumsum(1)], 1).to(wide)
-
-            self.pieces.append(
-                (threshold.to(wide), running(slopes), running(slopes * threshold), written)
-            )
+            sums = [
+                torch.cat([torch.zeros_like(value[:, :1]), value.cumsum(1)], 1).to(wide)
+                for value in (slopes, slopes * threshold)
+            ]
+            self.pieces.append((threshold.to(wide), *sums, written))
 
     def __call__(self, stream: Stream) -> Stream:
         """What the layer adds to the stream."""

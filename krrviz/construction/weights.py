@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 
 import torch
 from torch import Tensor
@@ -147,7 +147,7 @@ class Construction:
     def per_sample(self) -> bool:
         return self.ridge_scale == "per_sample"
 
-    @property
+    @cached_property
     def interval(self) -> Interval:
         """Where the eigenvalues of P⁻¹A lie, for every prompt."""
         return certified("preconditioned", self.n_max, self.ridge, self.ridge_scale, self.sink)
@@ -187,7 +187,7 @@ class Construction:
             omega = following
         return found[: self.steps]
 
-    @property
+    @cached_property
     def u_range(self) -> float:
         """U, the range of u = 1/(D + s) or v = n/(D + s), D ≥ 1.
 
@@ -202,7 +202,7 @@ class Construction:
         near = most(1, self.sink)
         return max(near, most(0, self.query_sink)) if self.update == "function_space" else near
 
-    @property
+    @cached_property
     def r_alpha(self) -> float:
         """R, the range of the factor that the update's product takes beside u.
 

@@ -195,8 +195,9 @@ def test_fast_evaluation_is_the_dense_layer(
 @pytest.mark.parametrize("kind", PRODUCTS)
 def test_fast_evaluation_agrees_on_the_knots(kind: str) -> None:
     c = construction(kind, 16)
-    g = c.balance(c.r_alpha)
-    knots = torch.arange(-20, 21, dtype=torch.float64) * (g + c.r_alpha / g) / 16
+    r = c.r_alpha
+    g = np.sqrt(r) if kind == "balanced" else 1.0  # U = 1: gu and v/g are added
+    knots = torch.arange(-20, 21, dtype=torch.float64) * (g + r / g) / 16
     stream = torch.zeros(len(knots), len(c.slots), dtype=torch.float64)
     stream[:, c.slots.index["alpha"]] = g * knots
     assert_same_function(build(c).blocks[1].mlp, stream)

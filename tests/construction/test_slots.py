@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from krrviz.construction.slots import MEANING, Slots
+from krrviz.construction.slots import MEANING, OPTIONAL, Slots
 
 
 @pytest.mark.parametrize("d", [1, 2, 10])
@@ -13,10 +13,27 @@ def test_index_counts_the_names_in_order(d: int) -> None:
 
 
 @pytest.mark.parametrize("d", [1, 2, 10])
-def test_inputs_come_first_and_the_rest_is_explained(d: int) -> None:
-    names = Slots(d).names
-    assert names[:d] == tuple(f"x{i}" for i in range(1, d + 1))
-    assert set(names[d:]) == set(MEANING) - {"x"}
+@pytest.mark.parametrize("optional", [(), ("u", "b", "alpha"), OPTIONAL])
+def test_inputs_come_first_and_the_rest_is_explained(d: int, optional: tuple[str, ...]) -> None:
+    slots = Slots(d, optional)
+    assert slots.names[:d] == tuple(f"x{i}" for i in range(1, d + 1))
+    assert set(slots.names[d:]) == set(MEANING) - {"x"} - set(OPTIONAL) | set(optional)
+    assert all(name in slots for name in optional)
+
+
+@pytest.mark.parametrize(
+    ("optional", "state", "inverse"),
+    [
+        (("u", "b", "alpha"), "alpha", "u"),
+        (("v", "b", "alpha", "ahead"), "alpha", "v"),
+        (("u", "fitted"), "fitted", "u"),
+    ],
+)
+def test_state_and_inverse_are_the_channels_that_are_there(
+    optional: tuple[str, ...], state: str, inverse: str
+) -> None:
+    slots = Slots(2, optional)
+    assert (slots.state, slots.inverse) == (state, inverse)
 
 
 def test_a_row_reads_the_channels_it_names() -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import math
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -472,17 +473,21 @@ def test_more_tokens_than_slots_are_refused() -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("update", "chebyshev"),
-        ("sink", 1.0),
-        ("sink", "ridge"),
-        ("ridge_scale", "per_sample"),
-        ("alpha_range", "certified"),
-        ("dtype", torch.bfloat16),
+        ("update", "conjugate_gradient"),
+        ("sink", -1.0),
+        ("sink", "other"),
+        ("ridge_scale", "other"),
+        ("alpha_range", 0.0),
+        ("dtype", torch.int32),
         ("layout", "other"),
         ("product", "other"),
+        ("bandwidth", math.inf),
+        ("ridge", 0.0),
+        ("segments", 0),
+        ("steps", -1),
     ],
 )
-def test_what_has_no_form_yet_is_refused_by_name(field: str, value: Any) -> None:
+def test_what_has_no_form_is_refused_by_name(field: str, value: Any) -> None:
     given: dict[str, Any] = {"d": 2, "n_max": 8, "bandwidth": 0.5, "ridge": 0.1, "steps": 2}
     with pytest.raises(SettingsError, match=f"{field}={value}") as error:
         Construction(**given | {field: value})
