@@ -440,7 +440,7 @@ def _attention(walk: Walk, moment: int, token: int) -> Equation:
     alpha = walk.before(moment)[context, at["alpha"]].double()
     if here.block == len(walk.model.blocks) - 1:
         terms, name, channel = row * alpha, f"f_{i}", "f"
-        head = rf"S\sum_j\frac{{K_{{{i}j}}\,\alpha_j}}{{D_{i}+S}} = \sum_j K_{{{i}j}}\,\alpha_j"
+        head = rf"\sum_j\frac{{S\,K_{{{i}j}}}}{{D_{i}+S}}\,\alpha_j"
         factors = row
     elif here.place.endswith("second half"):
         return Equation((r"\text{idle: } W_V = 0\text{, so nothing is added}",))
@@ -453,13 +453,13 @@ def _attention(walk: Walk, moment: int, token: int) -> Equation:
         terms, name, channel = factors * alpha, f"z_{i}", "z"
         head = rf"\sum_j\frac{{K_{{{i}j}}}}{{D_{i}}}\,\alpha_j"
     largest = terms.abs().argsort(descending=True, stable=True)[:2].tolist()
-    told = " + ".join(
+    first, second = (
         rf"{latex(float(factors[j]))}\cdot {bracketed(float(alpha[j]))}" for j in largest
     )
     more = r" + \cdots" if len(alpha) > 2 else ""
     expected = float(terms.sum())
     return Equation(
-        (f"{name} = {head}", f"= {told}{more}", f"= {latex(expected)}"),
+        (f"{name} = {head}", f"= {first}", rf"\quad + {second}{more}", f"= {latex(expected)}"),
         expected,
         walk.value(moment, token, channel),
     )
