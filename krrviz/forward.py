@@ -434,12 +434,9 @@ def _attention(walk: Walk, moment: int, token: int) -> Equation:
     if here.block == len(walk.model.blocks) - 1:
         values, factors, name, channel = before[:, at["alpha"]], logits.exp(), f"f_{i}", "f"
         factors = factors / int(walk.problem.count) if c.per_sample else factors
-        over = "/n" if c.per_sample else ""
-        level = "nS/N" if c.per_sample else "S"
-        front = "S/N" if c.per_sample else "S"
+        front, level = ("S/N", "nS/N") if c.per_sample else ("S", "S")
         v = r"(n\alpha_j)" if c.per_sample else r"\alpha_j"
-        head = rf"{front}\sum_j\frac{{K_{{{i}j}}\,{v}}}{{D_{i}+{level}}}"
-        head += rf" \approx \sum_j K_{{{i}j}}\,{v}{over}"
+        head = rf"\sum_j\frac{{{front}\,K_{{{i}j}}}}{{D_{i}+{level}}}\,{v}"
     else:
         source = "ahead" if "ahead" in slots else slots.state
         letter = LATEX[source]
@@ -456,13 +453,13 @@ def _attention(walk: Walk, moment: int, token: int) -> Equation:
         head = rf"\sum_j\frac{{K_{{{i}j}}}}{{D_{i}{plus}}}\,{v}"
     terms = factors * values
     largest = terms.abs().argsort(descending=True, stable=True)[:2].tolist()
-    told = " + ".join(
+    first, second = (
         rf"{latex(float(factors[j]))}\cdot {bracketed(float(values[j]))}" for j in largest
     )
     more = r" + \cdots" if len(values) > 2 else ""
     expected = float(terms.sum())
     return Equation(
-        (f"{name} = {head}", f"= {told}{more}", f"= {latex(expected)}"),
+        (f"{name} = {head}", f"= {first}", rf"\quad + {second}{more}", f"= {latex(expected)}"),
         expected,
         walk.value(moment, token, channel),
     )

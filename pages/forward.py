@@ -79,9 +79,15 @@ with left:
     )
 with right:
     st.markdown(f"**{forward.title(walk, moment)}**, for token {name}")
-    st.latex(forward.formula(walk, moment, token))
+    with st.container(height=176, border=False):  # of any length: what is beneath stays in place
+        st.latex(forward.formula(walk, moment, token))
     found, solver, gap = forward.states(walk, moment, token)
     here = equation(walk, moment, token)
+    worked = {
+        "the formula, worked out": (here.expected, ".8g"),
+        "what the stream holds": (here.found, ".8g"),
+        "made of hinges, they may differ by": (here.hinges or None, ".2g"),
+    }
     table = [
         f"| token {pinned} | |",
         "|---|---|",
@@ -89,14 +95,11 @@ with right:
         f"{number(found, '.8g')} |",
         f"| {RULES[settings.update]}'s {walk.symbol} at that step | {number(solver, '.8g')} |",
         f"| difference | {number(gap, '.2e')} |",
+        *(
+            f"| {what} | {'–' if value is None else number(value, digits)} |"
+            for what, (value, digits) in worked.items()
+        ),
     ]
-    if here.expected is not None and here.found is not None:
-        table += [
-            f"| the formula, worked out | {number(here.expected, '.8g')} |",
-            f"| what the stream holds | {number(here.found, '.8g')} |",
-        ]
-    if here.hinges:
-        table.append(f"| made of hinges, they may differ by | {number(here.hinges, '.2g')} |")
     st.markdown("\n".join(table))
     kept = {0, *(moment.step for moment in walk.moments)}
     token_figures = {

@@ -90,6 +90,13 @@ def _refusing(settings: Settings) -> Iterator[None]:
         state.refuse(f"{error}.")
 
 
+@contextmanager
+def _waiting(settings: Settings) -> Iterator[None]:
+    """As ``_refusing``; what takes long is seen to go on, with the seconds so far."""
+    with _refusing(settings), st.spinner("Computing", show_time=True):
+        yield
+
+
 def checked(settings: Settings, residual: float | None = None) -> list[Check]:
     """The checks of a picture; ``residual`` of its exact solves where it has more than one."""
     with _refusing(settings):
@@ -98,7 +105,7 @@ def checked(settings: Settings, residual: float | None = None) -> list[Check]:
 
 def dissected(settings: Settings) -> Anatomy:
     """The first prompt's attention; what cannot be computed is told and the last picture stays."""
-    with _refusing(settings):
+    with _waiting(settings):
         result = _cached("anatomy", settings, lambda: anatomy(settings))
     state.completed()
     return result
@@ -106,7 +113,7 @@ def dissected(settings: Settings) -> Anatomy:
 
 def walked(settings: Settings, fault: Fault | None) -> Walk:
     """The first prompt's way through the stack, whole or broken."""
-    with _refusing(settings):
+    with _waiting(settings):
         result = _walk(f"{settings.to_query()} {fault}", settings, fault)
     state.completed()
     return result
@@ -120,7 +127,7 @@ def _walk(key: str, _settings: Settings, _fault: Fault | None) -> Walk:
 
 def faulty_errors(settings: Settings, fault: Fault | None) -> Tensor:
     """The error by step over all prompts, whole or broken."""
-    with _refusing(settings):
+    with _waiting(settings):
         return _cached(f"errors {fault}", settings, lambda: errors(settings, fault))
 
 

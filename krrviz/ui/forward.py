@@ -86,7 +86,12 @@ def told(walk: Walk, moment: int) -> list[str]:
     layer = walk.layer(moment)
     by, out = reads(walk.slots, layer), writes(walk.slots, layer)
 
+    inputs = walk.slots.names[: walk.slots.d]
+
     def words(names: Sequence[str]) -> str:
+        if len(inputs) > 2 and {*inputs} <= {*names}:  # x₁ … x₁₀, in short
+            first, *_, last = inputs
+            names = [f"{first} … {last}", *(name for name in names if name not in inputs)]
         return ", ".join(map(channel, names)) or "nothing"
 
     written = f"writes {words(out)}"

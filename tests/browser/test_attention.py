@@ -1,5 +1,6 @@
 """The attention page in a real browser reads out the library's numbers, by pointer and by keys."""
 
+import csv
 import re
 from collections.abc import Callable
 from typing import Any
@@ -157,6 +158,28 @@ def test_the_pinned_row_goes_from_score_to_kernel(page: Page, app: str, settled:
     # Both panels stand at the same key.
     assert ask(page, "cell()") == [a.order.tolist().index(7), a.order.tolist().index(12)]
     assert ask(page, "cell()", 1) == [0, a.order.tolist().index(12)]
+
+
+def test_a_map_can_be_saved(page: Page, app: str, settled: Settled) -> None:
+    a = opened(page, settled, app + START)
+    figure = page.locator(f"{MAPS} figure").first
+    figure.get_by_role("button", name="Download attention").press("Enter")
+    with page.expect_download() as download:
+        figure.get_by_role("button", name="CSV").press("Enter")
+    assert download.value.suggested_filename == "attention.csv"
+    names, *lines = csv.reader(download.value.path().read_text().splitlines())
+    expected = matrices(a, 1)["attention"]
+    assert [[float(cell) for cell in line[1:]] for line in lines] == expected.tolist()
+    assert names[1] == "j = 0 (sink)"
+    assert [line[0] for line in lines][-1].startswith(f"i = {a.order[-1]} (query, time ")
+    figure.get_by_role("button", name="Download attention").press("Enter")
+    with page.expect_download() as download:
+        figure.get_by_role("button", name="PNG").press("Enter")
+    picture = download.value.path().read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    assert int.from_bytes(picture[16:20]) == 2 * 640
+    # The map on the page is as it was.
+    assert figure.locator("canvas").evaluate("c => c.width") < 640
 
 
 def test_a_bar_clicked_moves_the_key(page: Page, app: str, settled: Settled) -> None:

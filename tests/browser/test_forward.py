@@ -220,6 +220,18 @@ def test_weights_are_drawn_with_their_channels(page: Page, small: Walk) -> None:
     assert drawn(page, "W_2") == block.mlp.w_2.tolist()
     panel = maps(page, "W_2")
     p = Slots(1).index["p"]
+    # Hidden units narrower than a pixel are averaged with their neighbours, rows are not.
+    pixels = panel.evaluate(
+        """(root, p) => {
+            const { canvas, box, shape } = root.panel.view('W_2');
+            const colour = (row) => [...canvas.getContext('2d').getImageData(
+                box.x + 40, box.y + (row / shape[0]) * box.h, 1, 1).data];
+            return [p - 0.1, p + 0.1, p + 0.5, p + 0.9, p + 1.1].map(colour);
+        }""",
+        p,
+    )
+    assert pixels[0] == pixels[4] != pixels[1]
+    assert pixels[1] == pixels[2] == pixels[3]
     panel.evaluate("(root, p) => root.heatmaps.hover(p, 0, 'W_2')", p)
     assert "p: u·α" in panel.evaluate("root => root.heatmaps.readout()")
 
@@ -309,17 +321,27 @@ def test_a_bad_link_is_told_and_the_page_lives(
 
 def test_divergence_is_drawn_as_divergence(page: Page, app: str, settled: Settled) -> None:
     query = "fault=perturb&fault_matrix=W_2&fault_block=2&fault_noise=50"
-    opened(page, settled, f"{app}/forward?n=12&queries=6&prompts=2&steps=300&{query}&block=600")
+    opened(page, settled, f"{app}/forward?n=12&queries=6&prompts=2&steps=300&{query}&block=201")
     found = rows(page, "errors").query("method == 'broken'").error
     assert found.notna().all()
     assert found.max() > 1e100
     expect(page.get_by_text("overflow broken")).to_be_visible()
+    expect(page.get_by_text("without the fault")).to_be_visible()
+    # α is 1e188 here, whose square no number holds: its Jacobian has a length all the same.
+    lengths = maps(page, "jacobian_attention").locator("figure").first
+    for words in ("exactly 0", "not finite", "inf", "NaN"):
+        expect(lengths).not_to_contain_text(words)
+    # What has overflowed later is said there, and only there.
+    stream = maps(page, STREAM)
+    expect(stream.locator(".note")).not_to_contain_text("not finite")
+    stream.evaluate("root => root.heatmaps.setFrame(9999)")
+    expect(stream.locator(".note")).to_contain_text("values are not finite, painted yellow")
 
 
 CASES: list[dict[str, Any]] = [
     {"query": "n=2&queries=1&prompts=1&steps=0"},
-    {"query": "n=2&queries=1&prompts=1&steps=1&layout=fused"},
-    {"query": "data=gp&n=512&prompts=1&steps=8&layout=fused&block=5"},
+    {"query": "n=2&queries=1&prompts=1&steps=1&layout=fused&segments=65536"},
+    {"query": "data=gp&n=512&prompts=1&steps=8&layout=fused&block=5&part=attention"},
     {"query": "data=diabetes&n=100&prompts=2&steps=8&product=plain&block=5"},
     {"query": "data=co2&n=40&prompts=2&steps=8&dtype=float32"},
     {"query": "data=gp&n=40&prompts=2&inputs=clumped&d=5&segments=1&part=prompt"},
@@ -338,6 +360,13 @@ def test_every_problem_is_drawn_on_a_phone_too(
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     for panel in page.locator("[data-testid=heatmaps]").all():
         assert panel.evaluate("root => root.scrollWidth <= root.clientWidth + 1")
+    formula = page.locator(".katex-display")
+    assert formula.evaluate("shown => shown.scrollWidth - shown.clientWidth") <= 2
+    inside = "shown => shown.scrollHeight - shown.clientHeight"
+    assert (
+        formula.locator("xpath=ancestor::*[@data-testid='stVerticalBlock'][1]").evaluate(inside)
+        <= 0
+    )
     assert drawn(page, STREAM)
     expect(page.get_by_test_id("stAlert")).to_have_count(0)
 
