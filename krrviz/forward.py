@@ -550,7 +550,7 @@ def _mlp(walk: Walk, moment: int, token: int) -> Equation:
         rf"{latex(h['b'])} - {bracketed(h['z'])}"
     )  # fmt: skip
     lines = [
-        rf"{letter}_{i} \leftarrow {start}{carried} + \gamma\,({told} - \lambda\,{product})",
+        rf"{letter}_{i} \leftarrow {start}{carried} + \eta\,({told} - \lambda\,{product})",
         rf"= {latex(base)}"
         + (rf" + {latex(momentum)}\cdot {bracketed(h['change'])}" if carried else ""),
         rf"\quad + {latex(step)}\,\bigl({inside}",

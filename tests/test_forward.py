@@ -279,7 +279,7 @@ def test_formulas_carry_the_streams_numbers() -> None:
     h = {name: w.value(m - 1, token, name) for name in w.slots.names}
     eta = 2 / (0.1 / 12 + 1.1)
     assert equation(w, m, token).lines == (
-        r"\alpha_i \leftarrow \alpha_i + \gamma\,(b_i - z_i - \lambda\,p_i)",
+        r"\alpha_i \leftarrow \alpha_i + \eta\,(b_i - z_i - \lambda\,p_i)",
         f"= {latex(h['alpha'])}",
         rf"\quad + {latex(eta)}\,\bigl({latex(h['b'])} - {bracketed(h['z'])}",
         rf"\quad - 0.1\cdot {bracketed(h['p'])}\bigr)",

@@ -166,14 +166,14 @@ def test_what_happens_is_said_with_the_current_numbers(
     now = maps(page, STREAM).locator(".now")
     expect(now).to_contain_text("reads mask, b, z, p")
     expect(now).to_contain_text("writes z, p, α")
-    found, solver = float(w.alpha[3, 4]), float(w.solver.states[3, 3])
+    found, solver = float(w.state[3, 4]), float(w.solver.states[3, 3])
     expect(now).to_contain_text(f"{found:.6g} in the channel, {solver:.6g} in the solver")
     expect(page.get_by_role("cell", name=f"{found:.8g}", exact=True).first).to_be_visible()
     expect(page.get_by_role("cell", name=f"{found - solver:.2e}", exact=True)).to_be_visible()
     expect(page.locator(".katex-mathml").first).to_contain_text("η")
-    alphas = rows(page, "alpha").sort_values(by="step")
-    assert alphas[alphas.method == "transformer"].alpha.tolist() == pytest.approx(
-        w.alpha[:, 4].tolist(), rel=1e-5
+    alphas = rows(page, "state").sort_values(by="step")
+    assert alphas[alphas.method == "transformer"].state.tolist() == pytest.approx(
+        w.state[:, 4].tolist(), rel=1e-5
     )
     marks = rows(page, "squares").dropna(subset=["sign"]).query("step == 3").set_index("sign")
     product = (marks.square["s₊"] - marks.square["s₋"]) / 4
