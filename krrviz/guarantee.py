@@ -25,9 +25,9 @@ from krrviz.trajectory import record
 from krrviz.trust import largest, largest_factor
 
 # A guarantee is measured on this many prompts and queries, where it takes no longer than this.
-PROMPTS, QUERIES, SECONDS = 4, 8, 10.0
+PROMPTS, QUERIES, SECONDS = 4, 8, 6.0
 # Steps that the search for the depth needed goes through at most.
-HORIZON = 20_000
+HORIZON = 10_000
 
 
 @dataclass(frozen=True, eq=False)

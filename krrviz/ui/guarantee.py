@@ -78,7 +78,7 @@ def _dial(settings: Settings) -> None:
         format_func=lambda value: f"{value:g}",
         on_change=lambda: state.look(eps=st.session_state.eps),
     )
-    with st.spinner("Certifying"):
+    with st.spinner("Certifying and measuring"):
         found = guaranteed(settings, eps)
     st.markdown(_table(found))
     if found.measured is None:
@@ -234,7 +234,7 @@ def _depth(settings: Settings) -> None:
         st.caption(
             f"Per-sample ridge with sink = ridge: {flat.min():.0f} to {flat.max():.0f} steps to "
             f"1e-3 from N = {rows.n.min()} to {rows.n.max()}. Update rule: "
-            f"{RULES[settings.update]}, products exact; 4 prompts."
+            f"{RULES[settings.update]}, products exact; 4 prompts. Lines end at 10 000 steps."
         )
 
 
@@ -284,8 +284,8 @@ def _width(settings: Settings) -> None:
     )
     st.write(
         "A product's error falls as m⁻². For one error of the product, width grows as √N for the "
-        "plain product, the paper's rate, and as N^¼ for the balanced one, which is ours. How the "
-        "answer follows depends on the prompts."
+        "plain product, the paper's rate, and as the fourth root of N for the balanced one, which "
+        "is ours. How the answer follows depends on the prompts."
     )
     _shown(
         {
@@ -501,7 +501,9 @@ def _looseness(settings: Settings) -> None:
         ["measured", "a priori / measured", "post hoc / measured"]
     ].median()
     st.dataframe(
-        told.reset_index().map(lambda x: f"{x:.3g}" if isinstance(x, float) else x),
+        told.reset_index()
+        .replace({"update": RULES})
+        .map(lambda x: f"{x:.3g}" if isinstance(x, float) else x),
         hide_index=True,
         width="stretch",
         height=35 * (len(told) + 1) + 3,
