@@ -88,7 +88,7 @@ def test_per_sample_ridge_with_its_sink_needs_one_depth_for_every_n() -> None:
 
 
 def test_width_falls_as_theory_says_and_balanced_needs_less() -> None:
-    rows = swept("width", GP.but(n=16, steps=8, prompts=1, queries=2))
+    rows = swept("width", GP.but(n=16, steps=8, prompts=4))
     for product, ideal in (("plain", 0.5), ("balanced", 0.25)):
         part = rows[rows["product"] == product]
         assert (part.product_error <= part.bound * (1 + 1e-9)).all()
