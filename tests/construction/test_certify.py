@@ -130,14 +130,25 @@ def test_no_certified_range_is_told_with_the_width(update: str, product: str) ->
     assert ranges[-1] == pytest.approx(ranges[-2], rel=1e-3)
 
 
-def test_a_certified_range_by_hand() -> None:
-    # √λR = (1 + ρ)√(N/λ)B_y + (1 − ρᵀ)(N/λ)(λe_p(R) + e_b)√(N(N + λ)), e_p = R/4m², e_b = B_y/4m²
-    N, lam, m, T = 64, 0.1, 4096, 32
-    rho = (1 + lam - lam / N) / (1 + lam + lam / N)
-    gain = (1 - rho**T) * N / lam * math.sqrt(N * (N + lam)) / (4 * m**2)
-    by_hand = (1 + rho) * math.sqrt(N / lam) * B_Y + gain * B_Y
+@pytest.mark.parametrize("update", RULES)
+def test_a_certified_range_by_hand(update: str) -> None:
+    # √λR = (1 + max h)√(N/λ)B_y + (1 − p)(N/λ)(λe_p(R) + e_b)√(N(N + λ)), three times for Nesterov;
+    # e_p = R/4m², e_b = B_y/4m², p what is left of the slowest mode
+    N, lam, m, T = 64, 0.1, 8192, 32
+    kappa = (1 + lam) * N / lam
+    root = math.sqrt(kappa)
+    q, c, t = (root - 1) / (root + 1), 1 - 1 / root, np.arange(1, T + 1)
+    h, p = {
+        "richardson": 2 * [((kappa - 1) / (kappa + 1)) ** t],
+        "chebyshev": 2 * [1 / np.cosh(t * np.arccosh((kappa + 1) / (kappa - 1)))],
+        "heavy_ball": [q**t * (1 + t + q * t), q**t * (1 + t * (1 - q))],
+        "nesterov": [c**t * (1 + t + c * t), c**t * (1 + t * (1 - c))],
+    }[update]
+    times = 3 if update == "nesterov" else 1
+    gain = times * (1 - p[-1]) * N / lam * math.sqrt(N * (N + lam)) / (4 * m**2)
+    by_hand = times * (1 + h.max()) * math.sqrt(N / lam) * B_Y + gain * B_Y
     by_hand /= math.sqrt(lam) - lam * gain
-    found = Construction(**CONSTRUCTION, segments=m).r_alpha
+    found = Construction(**CONSTRUCTION | {"update": update}, segments=m).r_alpha
     assert found == pytest.approx(by_hand, rel=1e-9)
 
 
