@@ -89,11 +89,11 @@ problems = st.builds(
     problems,
     st.sampled_from(["plain", "balanced"]),
     st.sampled_from(["paper", "fused"]),
-    st.sampled_from([1, 16, 128, 8192]),
+    st.sampled_from([1, 16, 128, 1024]),
     st.sampled_from(["calibrated", 1e3]),
     st.sampled_from([torch.float64, torch.float32]),
 )
-@settings(max_examples=50)
+@settings(max_examples=30)
 def test_the_gap_is_within_the_bound(
     problem: Problem,
     product: str,

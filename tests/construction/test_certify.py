@@ -117,10 +117,14 @@ CONSTRUCTION: dict[str, Any] = {
 }  # fmt: skip
 
 
+def changed(**chosen: Any) -> dict[str, Any]:
+    return CONSTRUCTION | chosen
+
+
 @pytest.mark.parametrize("product", ["plain", "balanced"])
 @pytest.mark.parametrize("update", RULES)
 def test_no_certified_range_is_told_with_the_width(update: str, product: str) -> None:
-    chosen = CONSTRUCTION | {"update": update, "product": product}
+    chosen: dict[str, Any] = changed(update=update, product=product)
     with pytest.raises(SettingsError, match="segments=8 leaves no certified range") as error:
         Construction(**chosen, segments=8)
     assert error.value.fields == ("alpha_range", "segments")
@@ -130,20 +134,31 @@ def test_no_certified_range_is_told_with_the_width(update: str, product: str) ->
     assert ranges[-1] == pytest.approx(ranges[-2], rel=1e-3)
 
 
-def test_a_certified_range_by_hand() -> None:
-    # √λR = (1 + ρ)√(N/λ)B_y + (1 − ρᵀ)(N/λ)(λe_p(R) + e_b)√(N(N + λ)), e_p = R/4m², e_b = B_y/4m²
-    N, lam, m, T = 64, 0.1, 4096, 32
-    rho = (1 + lam - lam / N) / (1 + lam + lam / N)
-    gain = (1 - rho**T) * N / lam * math.sqrt(N * (N + lam)) / (4 * m**2)
-    by_hand = (1 + rho) * math.sqrt(N / lam) * B_Y + gain * B_Y
+@pytest.mark.parametrize("update", RULES)
+def test_a_certified_range_by_hand(update: str) -> None:
+    # √λR = (1 + max h)√(N/λ)B_y + (1 − p)(N/λ)(λe_p(R) + e_b)√(N(N + λ)), three times for Nesterov;
+    # e_p = R/4m², e_b = B_y/4m², p what is left of the slowest mode
+    N, lam, m, T = 64, 0.1, 8192, 32
+    kappa = (1 + lam) * N / lam
+    root = math.sqrt(kappa)
+    q, c, t = (root - 1) / (root + 1), 1 - 1 / root, np.arange(1, T + 1)
+    h, p = {
+        "richardson": 2 * [((kappa - 1) / (kappa + 1)) ** t],
+        "chebyshev": 2 * [1 / np.cosh(t * np.arccosh((kappa + 1) / (kappa - 1)))],
+        "heavy_ball": [q**t * (1 + t + q * t), q**t * (1 + t * (1 - q))],
+        "nesterov": [c**t * (1 + t + c * t), c**t * (1 + t * (1 - c))],
+    }[update]
+    times = 3 if update == "nesterov" else 1
+    gain = times * (1 - p[-1]) * N / lam * math.sqrt(N * (N + lam)) / (4 * m**2)
+    by_hand = times * (1 + h.max()) * math.sqrt(N / lam) * B_Y + gain * B_Y
     by_hand /= math.sqrt(lam) - lam * gain
-    found = Construction(**CONSTRUCTION, segments=m).r_alpha
+    found = Construction(**changed(update=update), segments=m).r_alpha
     assert found == pytest.approx(by_hand, rel=1e-9)
 
 
 def test_a_certificate_by_hand() -> None:
     N, lam, m, T = 64, 0.1, 512, 300
-    c = Construction(**CONSTRUCTION | {"alpha_range": 500.0, "steps": T}, segments=m)
+    c = Construction(**changed(alpha_range=500.0, steps=T), segments=m)
     found = certify(c)
     rho = (1 + lam - lam / N) / (1 + lam + lam / N)
     reach = math.sqrt(N / (N + lam))  # ‖k_*‖ in the norm of A⁻¹
@@ -158,7 +173,11 @@ def test_a_certificate_by_hand() -> None:
 def test_per_sample_terms_by_hand() -> None:
     # N has left the product term: (1 − ρᵀ)/μ·(λe_p + e_b), v = nP⁻¹1 ≤ N/(1 + Nλ) and nα ≤ R.
     N, lam, m, T = 64, 0.1, 512, 30
-    chosen = CONSTRUCTION | {"alpha_range": 500.0, "steps": T, "ridge_scale": "per_sample"}
+    chosen: dict[str, Any] = changed(
+        alpha_range=500.0,
+        steps=T,
+        ridge_scale="per_sample",
+    )
     found = certify(Construction(**chosen, segments=m, sink="ridge"))
     low, high = lam / (1 + lam), 1.0
     rho, v = (high - low) / (high + low), N / (1 + N * lam)
@@ -172,7 +191,7 @@ def test_per_sample_terms_by_hand() -> None:
 
 @pytest.mark.parametrize(("update", "steps"), [("richardson", 4301), ("chebyshev", 172)])
 def test_known_depths(update: str, steps: int) -> None:
-    c = construction_for(Construction(**CONSTRUCTION | {"update": update}, segments=10**5), 1e-3)
+    c = construction_for(Construction(**changed(update=update), segments=10**5), 1e-3)
     assert c.steps == pytest.approx(steps, rel=0.01 if update == "richardson" else 0.006)
     assert c.alpha_range == "certified"
 
@@ -183,9 +202,13 @@ def test_known_depths(update: str, steps: int) -> None:
 def test_no_shallower_or_narrower_one_is_certified(
     update: str, ridge_scale: str, sink: float | str
 ) -> None:
-    chosen = CONSTRUCTION | {"update": update, "ridge_scale": ridge_scale, "sink": sink}
+    chosen: dict[str, Any] = changed(
+        update=update,
+        ridge_scale=ridge_scale,
+        sink=sink,
+    )
     for eps in (1.0, 1e-3, 1e-6):
-        c = construction_for(Construction(**chosen | {"alpha_range": "calibrated"}), eps)
+        c = construction_for(Construction(**{**chosen, "alpha_range": "calibrated"}), eps)
         found = certify(c)
         assert found.a_priori <= eps
         # Half for the iteration, half for what the width decides: neither has any to spare.
@@ -229,8 +252,8 @@ def test_an_eps_that_is_no_number_above_zero_is_refused(eps: float) -> None:
 def test_an_eps_below_the_floor_is_refused_with_what_is_reachable(
     update: str, dtype: torch.dtype
 ) -> None:
-    chosen = {"update": update, "dtype": dtype, "alpha_range": 100.0}
-    c = Construction(**CONSTRUCTION | chosen, segments=16)
+    chosen: dict[str, Any] = {"update": update, "dtype": dtype, "alpha_range": 100.0}
+    c = Construction(**changed(**chosen), segments=16)
     name = str(dtype).removeprefix("torch.")
     with pytest.raises(SettingsError, match=f"certified here: {name} reaches ") as error:
         construction_for(c, min(0.99 * floor(c), 1e3))
@@ -242,7 +265,7 @@ def test_an_eps_below_the_floor_is_refused_with_what_is_reachable(
 
 
 def test_function_space_has_no_certificate() -> None:
-    c = Construction(**CONSTRUCTION | {"update": "function_space", "alpha_range": "calibrated"})
+    c = Construction(**changed(update="function_space", alpha_range="calibrated"))
     for wanted in (certify, floor, lambda c: construction_for(c, 1e-3)):
         with pytest.raises(SettingsError, match="update=function_space has no certificate"):
             wanted(c)

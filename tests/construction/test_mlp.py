@@ -14,7 +14,7 @@ from krrviz.construction.transformer import MLP, Hinges
 from krrviz.construction.weights import linear, product
 
 LAYOUTS, PRODUCTS = ("paper", "fused"), ("plain", "balanced")
-DTYPES = (torch.float64, torch.float32)
+DTYPES, HALF = (torch.float64, torch.float32), (torch.bfloat16, torch.float16)  # balanced only
 each_product = pytest.mark.parametrize("kind", PRODUCTS)
 each_range = pytest.mark.parametrize("r", [0.3, 4.0, 80.0, 1e4])
 
@@ -178,7 +178,11 @@ def assert_same_function(mlp: MLP, stream: Tensor) -> None:
 
 @pytest.mark.parametrize("segments", [1, 5, 64])
 @pytest.mark.parametrize(
-    ("layout", "kind", "dtype"), list(itertools.product(LAYOUTS, PRODUCTS, DTYPES))
+    ("layout", "kind", "dtype"),
+    [
+        *itertools.product(LAYOUTS, PRODUCTS, DTYPES),
+        *itertools.product(LAYOUTS, PRODUCTS[1:], HALF),
+    ],
 )
 def test_fast_evaluation_is_the_dense_layer(
     layout: str, kind: str, dtype: torch.dtype, segments: int
@@ -203,7 +207,7 @@ def test_fast_evaluation_agrees_on_the_knots(kind: str) -> None:
     assert_same_function(build(c).blocks[1].mlp, stream)
 
 
-@given(st.integers(0, 2**31), st.integers(1, 5), st.integers(0, 40), st.sampled_from(DTYPES))
+@given(st.integers(0, 2**31), st.integers(1, 5), st.integers(0, 40), st.sampled_from(DTYPES + HALF))
 @settings(max_examples=60)
 def test_fast_evaluation_of_any_layer(seed: int, rows: int, units: int, dtype: torch.dtype) -> None:
     # Units share a few rows, so that some are crowds and some stand alone; biases repeat.

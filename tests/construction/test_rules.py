@@ -245,7 +245,7 @@ def test_the_limit_is_scikit_learns(update: str, ridge_scale: str, sink: Sink) -
     for place in np.ndindex(2, 2):
         n = int(problem.count[place])
         X, y = problem.X[place].numpy()[:n], problem.y[place].numpy()[:n]
-        alpha = settings.ridge * (n if ridge_scale == "per_sample" else 1)
+        alpha: Any = settings.ridge * (n if ridge_scale == "per_sample" else 1)
         oracle = KernelRidge(kernel="rbf", gamma=1 / (2 * c.bandwidth**2), alpha=alpha)
         expected = oracle.fit(X, y).predict(problem.x_query[place].numpy())
         assert (np.abs(found[place] - expected) <= bound[place] + 1e-9).all()
@@ -321,12 +321,11 @@ def test_the_bound_is_the_worst_that_its_errors_can_do(
             small = sink == "ridge" or float(sink) < largest * ridge
             U = max(U, 1 / ridge if small else largest / float(sink))
 
-        def error(r: float, kind: str = kind, U: float = U) -> float:
-            return (U * (1 + r) ** 2 / 16 if kind == "plain" else U * r / 4) / settings.segments**2
-
-        e = ridge * error(c.r_alpha)
+        r = np.array([c.r_alpha, c.label_bound])
+        e_p, e_b = (U * (1 + r) ** 2 / 16 if kind == "plain" else U * r / 4) / settings.segments**2
+        e = ridge * e_p
         if update != "function_space":
-            e = (e + error(c.label_bound)) / count  # of nα, and so a count-th of it of α
+            e = (e + e_b) / count  # of nα, and so a count-th of it of α
         bound = product_bound(c, problem, torch.zeros(7, 5, dtype=torch.float64)).numpy()
         expected = e * worst(c, problem)
         assert (bound >= expected * (1 - 1e-9)).all()
