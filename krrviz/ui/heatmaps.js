@@ -672,7 +672,9 @@ class View {
     c.drawImage(drawn, 0, top, width, height);
     c.fillStyle = theme.ink;
     [c.font, c.textBaseline] = [`bold ${theme.font}`, "middle"];
-    c.fillText(map.title, 2, top / 2);
+    const { frames } = this.panel.data;
+    const moment = map.values.shape.length > 2 ? `: ${frames.titles[this.panel.scrubber.at]}` : "";
+    c.fillText(map.title + moment, 2, top / 2, width - 4);
     c.font = theme.font;
     if (!bars && limit) {
       const strip = new ImageData(this.table.length, 1);
