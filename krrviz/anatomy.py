@@ -83,6 +83,11 @@ class Anatomy:
         return len(self.model.blocks)
 
     @property
+    def places(self) -> Float[np.ndarray, "tokens d"]:
+        """Where each token lies; the sink at x = 0."""
+        return places(self.problem)
+
+    @property
     def degree(self) -> Tokens:
         """D, the row sums of K over the context; 0 where they are below the smallest number."""
         return np.exp(self.log_degree)
@@ -188,17 +193,16 @@ def anatomy(settings: Settings, table: Table | None = None) -> Anatomy:
     check(settings.but(prompts=1, methods=("transformer",)), 1)
     whole = sample(settings.but(prompts=1), table)
     problem, notices = _first(whole)
-    X, queries = problem.X.numpy(), problem.x_query.numpy()
-    n, q = len(X), len(queries)
-    places = np.concatenate([np.zeros((1, X.shape[1])), X, queries])
+    n, q = problem.n_max, len(problem.x_query)
+    at = places(problem)
     used = problem.used.numpy()
     kinds = ("sink", *np.where(used, "context", "masked").tolist(), *["query"] * q)
-    distance = cdist(places, places, "sqeuclidean")
+    distance = cdist(at, at, "sqeuclidean")
     logits = -distance[:, 1 : 1 + n][:, used] / (2 * c.bandwidth**2)
     context = 1 + np.flatnonzero(used)
     group = [["sink", "context", "masked", "query"].index(kind) for kind in kinds]
-    order = np.lexsort((_ranks(places, context, logits), np.array(group)))
-    inputs, labels, titles = _shown(settings, problem, places, context, table)
+    order = np.lexsort((_ranks(at, context, logits), np.array(group)))
+    inputs, labels, titles = _shown(settings, problem, at, context, table)
     return Anatomy(
         construction=c,
         model=build(c),
@@ -212,6 +216,12 @@ def anatomy(settings: Settings, table: Table | None = None) -> Anatomy:
         titles=titles,
         notices=notices,
     )
+
+
+def places(problem: Problem) -> Float[np.ndarray, "tokens d"]:
+    """Where each token of one prompt lies: the sink at x = 0, the context, the queries."""
+    origin = np.zeros((1, problem.X.shape[1]))
+    return np.concatenate([origin, problem.X.numpy(), problem.x_query.numpy()])
 
 
 def _numpy(values: Tensor) -> np.ndarray:

@@ -250,11 +250,21 @@ def jacobian(
         return torch.zeros(count, count, dtype=stream.dtype)
     out, pull = cast(
         "tuple[Tensor, Callable[[Tensor], tuple[Tensor]]]",
-        torch.func.vjp(lambda h: layer(h)[shown][:, written], stream),
+        torch.func.vjp(lambda h: added(layer, h, shown)[:, written], stream),
     )
     basis = torch.eye(out.numel(), dtype=out.dtype).view(-1, *out.shape)
     rows = torch.vmap(lambda seed: _length(pull(seed)[0][shown]), chunk_size=16)(basis)
     return _length(rows.view(count, channels, count).mT)
+
+
+def added(
+    layer: Attention | MLP, stream: Float[Tensor, "tokens channels"], shown: Int[Tensor, " some"]
+) -> Float[Tensor, "some channels"]:
+    """What the layer adds to some tokens; of attention, their rows alone are computed."""
+    if isinstance(layer, MLP):
+        return layer(stream[shown])
+    logits = (stream[shown] @ layer.w_q.mT) @ (stream @ layer.w_k.mT).mT
+    return logits.softmax(-1) @ (stream @ layer.w_v.mT) @ layer.w_o.mT
 
 
 def _length(values: Float[Tensor, "*any entries"]) -> Float[Tensor, "*any"]:

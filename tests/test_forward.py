@@ -13,6 +13,7 @@ from krrviz.forward import (
     JACOBIAN_TOKENS,
     KEPT_MOMENTS,
     Walk,
+    added,
     around,
     bracketed,
     equation,
@@ -190,6 +191,16 @@ def test_the_mlp_crosses_no_tokens_and_attention_only_unmasked_ones(layout: str)
         assert (found[off & ~reached] == 0).all()
         if moment.place == "update 3":
             assert (found[1 : 1 + n, 1 : 1 + n] > 0).all()
+
+
+@each_layout
+def test_what_is_added_to_some_tokens_is_the_layers_own(layout: str) -> None:
+    w = walked(SMALL.but(layout=layout))
+    some = torch.tensor([0, 3, 5, SMALL.n + 2])
+    for m, moment in enumerate(w.moments):
+        if moment.part != "prompt":
+            layer, h = w.layer(m), w.before(m)
+            assert torch.allclose(added(layer, h, some), layer(h)[some], rtol=1e-12, atol=1e-12)
 
 
 def test_the_jacobian_is_that_of_finite_differences() -> None:

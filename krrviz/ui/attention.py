@@ -80,6 +80,7 @@ def matrices(a: Anatomy, block: int) -> list[Map]:
             gap,
             kind="diverging",
             limit=tolerance,
+            minus=("attention", "kernel"),
             note=f"At most {worst:.2g}, {verdict} the tolerance {tolerance:.2g}, the colours' end.",
         ),
     ]
@@ -137,7 +138,7 @@ def _formula(a: Anatomy, block: int) -> dict[str, Any]:
     kinds = _in_order(a, a.kinds)
     return {
         "formula": [by_kind.get(kind, "A masked key: exactly 0.") for kind in kinds],
-        "terms": {"d2": a.distance[np.ix_(a.order, a.order)]},
+        "places": a.places[a.order],
         "row_terms": {"total": _in_order(a, total), "sink": _in_order(a, sink)},
     }
 

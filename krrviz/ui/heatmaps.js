@@ -94,9 +94,9 @@ class Panel {
     };
     for (const map of data.maps) {
       for (const name in map.lists) map[name] = data.lists[map.lists[name]];
-      map.values = matrix(map.values);
-      for (const name in map.terms) map.terms[name] = matrix(map.terms[name]).numbers;
+      for (const part of ["values", "places"]) if (map[part]) map[part] = matrix(map[part]);
     }
+    for (const map of data.maps) if (map.minus) map.values = difference(map.minus, data.maps);
     for (const axis of data.points ? ["x", "y"] : [])
       data.points[axis] = matrix(data.points[axis]).numbers;
     return data;
@@ -354,7 +354,12 @@ class View {
     const { numbers } = this.map.values;
     this.cells = numbers.subarray(Math.min(at * size, numbers.length - size)).subarray(0, size);
     this.painted = null;
-    const odd = this.cells.reduce((count, value) => count + !Number.isFinite(value), 0);
+    let odd = 0;
+    this.shares = new Float32Array(size);
+    for (let k = 0; k < size; k++) {
+      this.shares[k] = this.share(this.cells[k], k % this.shape[1]);
+      if (Number.isNaN(this.shares[k])) odd++;
+    }
     this.note.textContent = this.map.note
       + (odd ? ` ${odd} ${odd > 1 ? "values are" : "value is"} not finite${this.bars ? "" : ", painted yellow"}.` : "");
     this.note.hidden = !this.note.textContent;
@@ -371,11 +376,19 @@ class View {
 
   // The formula with its numbers in it.
   formula(i, j) {
-    const { formula, terms, row_terms: words } = this.map;
+    const { formula, row_terms: words } = this.map;
     const text = typeof formula === "string" ? formula : formula[j];
     return text.replace(/\{(\w+)\}/gu, (_, name) =>
       name === "value" ? readable(this.value(i, j), 6)
-        : name in terms ? readable(terms[name][i * this.shape[1] + j], 6) : words[name][i]);
+        : name === "d2" ? readable(this.squared(i, j), 6) : words[name][i]);
+  }
+
+  // The squared distance between the places of two tokens.
+  squared(i, j) {
+    const { numbers, shape: [, d] } = this.map.places;
+    let sum = 0;
+    for (let axis = 0; axis < d; axis++) sum += (numbers[i * d + axis] - numbers[j * d + axis]) ** 2;
+    return sum;
   }
 
   at(event) {
@@ -449,8 +462,7 @@ class View {
     const colors = RAMPS[mode][this.map.kind];
     this.scaleBar(colors);
     this.table = ramp(colors);
-    let shares = Float32Array.from(this.cells, (value, k) => this.share(value, k % cols));
-    shares = averaged(averaged(shares, rows, cols, size[1]), size[1], rows, size[0]);
+    const shares = averaged(averaged(this.shares, rows, cols, size[1]), size[1], rows, size[0]);
     const image = new ImageData(size[1], size[0]);
     const pixels = new Uint32Array(image.data.buffer);
     const [top, odd] = [this.table.length - 1, rgb("#e69f00")];
@@ -469,7 +481,7 @@ class View {
     };
     const { limit } = this;
     if (!limit) {
-      const odd = this.cells.some((value) => !Number.isFinite(value));
+      const odd = this.shares.some(Number.isNaN);
       return this.scale.replaceChildren(odd ? "no finite value but 0" : "every value is exactly 0");
     }
     const [low, middle, high] = this.ends();
@@ -660,7 +672,9 @@ class View {
     c.drawImage(drawn, 0, top, width, height);
     c.fillStyle = theme.ink;
     [c.font, c.textBaseline] = [`bold ${theme.font}`, "middle"];
-    c.fillText(map.title, 2, top / 2);
+    const { frames } = this.panel.data;
+    const moment = map.values.shape.length > 2 ? `: ${frames.titles[this.panel.scrubber.at]}` : "";
+    c.fillText(map.title + moment, 2, top / 2, width - 4);
     c.font = theme.font;
     if (!bars && limit) {
       const strip = new ImageData(this.table.length, 1);
@@ -798,17 +812,26 @@ function readable(value, digits = 2) {
   return String(Number(value.toPrecision(digits)));
 }
 
+// The difference of two maps by name.
+function difference(names, maps) {
+  const [one, other] = names.map((name) => maps.find((map) => map.name === name).values);
+  const numbers = new Float64Array(one.numbers.length);
+  for (let k = 0; k < numbers.length; k++) numbers[k] = one.numbers[k] - other.numbers[k];
+  return { shape: one.shape, numbers };
+}
+
 // Lines of numbers, each drawn together to at most so many by averages, and transposed.
 function averaged(values, lines, size, most) {
   const made = new Float32Array(lines * most);
-  for (let p = 0; p < most; p++) {
-    const [from, to] = [(p * size) / most, ((p + 1) * size) / most];
-    for (let k = Math.floor(from); k < to; k++) {
-      const weight = (Math.min(k + 1, to) - Math.max(k, from)) / (to - from);
-      for (let line = 0; line < lines; line++)
-        made[p * lines + line] += weight * values[line * size + k];
+  const width = size / most;
+  for (let line = 0; line < lines; line++)
+    for (let p = 0; p < most; p++) {
+      const [from, to] = [p * width, Math.min(size, (p + 1) * width)];
+      let sum = 0;
+      for (let k = Math.floor(from); k < to; k++)
+        sum += (Math.min(k + 1, to) - Math.max(k, from)) * values[line * size + k];
+      made[p * lines + line] = sum / width;
     }
-  }
   return made;
 }
 

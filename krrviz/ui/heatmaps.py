@@ -58,9 +58,11 @@ class Map:
     limit : the value at the end of the colours, or of the bars; beyond it nothing changes. The
         largest magnitude by default
     limits : the same, for each column its own
+    minus : the two maps that it is the difference of; the browser takes it itself
     formula : how a cell comes about, for all columns or for each; ``{name}`` stands for a term,
-        ``{value}`` for the cell's own value
-    terms, row_terms : numbers by cell, words by row
+        ``{value}`` for the cell's own value, ``{d2}`` for the squared distance of its places
+    row_terms : words by row
+    places : where the tokens lie that are both rows and columns
     """
 
     name: str
@@ -78,9 +80,10 @@ class Map:
     col_marks: Sequence[str] = ()
     limit: float | None = None
     limits: Sequence[float] = ()
+    minus: tuple[str, str] | None = None
     formula: str | Sequence[str] = ""
-    terms: Mapping[str, Float[np.ndarray, "rows cols"]] = field(default_factory=dict)
     row_terms: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    places: Float[np.ndarray, "tokens d"] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,8 +158,11 @@ def heatmaps(
     """
     blob, head, lists = bytearray(), [], {}
     for shown in maps:
-        head.append(_described(shown, lists) | {"values": _append(blob, shown.values)})
-        head[-1]["terms"] = {name: _append(blob, term) for name, term in shown.terms.items()}
+        head.append(_described(shown, lists))
+        if shown.minus is None:
+            head[-1]["values"] = _append(blob, shown.values)
+        if shown.places is not None:
+            head[-1]["places"] = _append(blob, shown.places)
     data: dict[str, Any] = {"maps": head, "lists": list(lists), "linked": linked}
     data["report"] = on_pin is not None
     if points is not None:
@@ -193,7 +199,7 @@ def _append(blob: bytearray, values: np.ndarray) -> tuple[int, list[int]]:
 
 def _described(shown: Map, lists: dict[tuple[Any, ...], int]) -> dict[str, Any]:
     """A map but for its numbers. Maps share most of their lists: each is sent once."""
-    names = "name title kind note row_title col_title limit formula"
+    names = "name title kind note row_title col_title limit minus formula"
     several = "rows cols row_names col_names row_marks col_marks limits"
     held = {name: tuple(getattr(shown, name)) for name in several.split()}
     return (
