@@ -65,7 +65,7 @@ def test_depth_needed_is_where_the_iteration_first_is_within_eps(update: str) ->
                     gain = 2 * new / radius if omega else 1 / theta
                     change, omega = omega * new * change + gain * G, new
                     alpha = alpha + change
-                errors.append(np.linalg.norm(k @ alpha - exact) / np.linalg.norm(exact))
+                errors.append(float(np.linalg.norm(k @ alpha - exact) / np.linalg.norm(exact)))
             found.append(np.array(errors))
         mean = np.mean(found, 0)
         for row in part.itertuples():
