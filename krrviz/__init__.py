@@ -1,5 +1,6 @@
 """krrviz: a softmax transformer with hand-built weights solves kernel ridge regression."""
 
+from krrviz.construction.certificate import Certificate, certify, construction_for
 from krrviz.construction.transformer import Pass, Transformer, predict, run
 from krrviz.construction.weights import Construction, build
 from krrviz.frames import fan_frame
@@ -13,6 +14,7 @@ from krrviz.trajectory import Step, Trajectory
 __all__ = [
     "PRESETS",
     "SOLVERS",
+    "Certificate",
     "Construction",
     "Pass",
     "Problem",
@@ -25,6 +27,8 @@ __all__ = [
     "Transformer",
     "View",
     "build",
+    "certify",
+    "construction_for",
     "fan_frame",
     "predict",
     "read_csv",

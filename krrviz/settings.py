@@ -470,7 +470,7 @@ class Settings(Record):
         "auto",
         Choice(("auto", "cpu", "cuda", "mps")),
         "Device",
-        "auto: CUDA if there is one, then MPS (float32 only), then the CPU.",
+        "auto: CUDA if there is one, then MPS (which has no float64), then the CPU.",
         MACHINE,
     )
     dtype: str = setting(

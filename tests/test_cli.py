@@ -14,6 +14,8 @@ import pytest
 
 from krrviz import Settings, fan_frame
 from krrviz.cli import main
+from krrviz.guarantee import guarantee
+from krrviz.scaling import SWEEPS
 
 LINK = "data=gp&n=12&queries=5&prompts=3&steps=6&segments=16"
 FILES = {"settings.json", "trajectories.csv", "fan.csv", "summary.json"}
@@ -147,6 +149,67 @@ def test_a_whole_link_is_taken(out: Path, tmp_path: Path) -> None:
     link = f"http://localhost:8501/?{Settings.from_query(LINK).to_query()}&step=3"
     assert main(["run", link, "--out", str(tmp_path)]) == 0
     assert (tmp_path / "fan.csv").read_bytes() == (out / "fan.csv").read_bytes()
+
+
+# -- certify and scaling -------------------------------------------------------------------------
+
+
+def test_certify_prints_the_librarys_guarantee(capsys: pytest.CaptureFixture) -> None:
+    link = LINK + "&update=chebyshev"
+    assert main(["certify", link, "--eps", "0.1"]) == 0
+    told = capsys.readouterr().out
+    found = guarantee(Settings.from_query(link), 0.1)
+    assert found.measured is not None
+    for words in (
+        f"steps         {found.construction.steps}",
+        f"segments      {found.construction.segments}",
+        f"a priori      {found.certificate.a_priori:.3e}",
+        f"post hoc      {found.measured.post_hoc:.3e}",
+        f"measured      {found.measured.error:.3e}",
+    ):
+        assert words in told
+
+
+def test_certify_tells_the_cost_of_what_it_does_not_measure(capsys: pytest.CaptureFixture) -> None:
+    assert main(["certify", LINK + "&ridge=1e-3", "--eps", "1e-3"]) == 0
+    told = capsys.readouterr().out
+    assert "not measured, would cost about" in told
+    assert "is measured" in told
+
+
+@pytest.mark.parametrize(
+    ("link", "eps", "message"),
+    [
+        (LINK, "0", "eps=0.0 must be a finite number above 0"),
+        (LINK, "-1e-3", "eps=-0.001 must be"),
+        (LINK, "inf", "eps=inf must be"),
+        (LINK, "1e-15", "float64 reaches"),
+        (LINK + "&update=function_space", "1", "update=function_space has no certificate"),
+        ("ridge=0", "1", "ridge=0 must be"),
+    ],
+)
+def test_what_certify_cannot_do_is_one_line(
+    link: str, eps: str, message: str, capsys: pytest.CaptureFixture
+) -> None:
+    assert main(["certify", link, f"--eps={eps}"]) == 2
+    told = capsys.readouterr()
+    assert message in told.err
+    assert told.err.count("\n") == 1
+    assert not told.out
+
+
+def test_scaling_writes_the_sweeps_rows(tmp_path: Path) -> None:
+    link = LINK + "&seed=3"
+    assert (
+        main(["scaling", link, "--only", "sink", "--only", "transfer", "--out", str(tmp_path)]) == 0
+    )
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "sink.csv", "transfer.csv", "settings.json"
+    }  # fmt: skip
+    settings = Settings.from_query(link)
+    rows = pd.DataFrame([row for _, point in SWEEPS["sink"](settings, None) for row in point()])
+    written = pd.read_csv(tmp_path / "sink.csv", keep_default_na=False)
+    pd.testing.assert_frame_equal(written, rows)
 
 
 # -- a person's own file --------------------------------------------------------------------------
