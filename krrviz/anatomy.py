@@ -152,7 +152,9 @@ class Anatomy:
         return kernel * self.factor(block)
 
     def nearest(self, token: int) -> int:
-        """The context token nearest to a token."""
+        """The context token nearest to a token: itself, if it is one, also among equal ones."""
+        if self.kinds[token] == "context":
+            return token
         context = np.flatnonzero(np.array(self.kinds) == "context")
         return int(context[self.distance[token, context].argmin()])
 

@@ -191,6 +191,13 @@ def test_the_sink_and_the_queries_are_masked_keys() -> None:
     assert (attention[:, masked] == 0).all()
 
 
+def test_a_context_token_is_nearest_to_itself_among_equal_ones() -> None:
+    a = anatomy.anatomy(Settings(n=64, steps=1, prompts=1))
+    off = ~np.eye(64, dtype=bool)
+    assert (a.distance[1:65, 1:65][off] == 0).any()  # times of the crash repeat
+    assert [a.nearest(token) for token in range(1, 65)] == list(range(1, 65))
+
+
 def test_an_idle_block_has_no_attention() -> None:
     a = anatomy.anatomy(SMALL)
     assert a.idle(2)
