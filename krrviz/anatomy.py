@@ -127,7 +127,8 @@ class Anatomy:
     def tolerance(self, block: int) -> float:
         """The most that attention may differ from the kernel."""
         sink = bool(self.levels(block).any())
-        return attention_tolerance(self.construction, self.construction.input_bound, sink)
+        largest = math.sqrt(self.distance[0].max())  # ‖x‖: the sink stands at x = 0
+        return attention_tolerance(self.construction, largest, sink)
 
     def attention(self, block: int) -> Square | None:
         """The pattern of a block, times ``factor``; None where the block is idle."""
@@ -235,7 +236,7 @@ def _first(whole: Problem) -> tuple[Problem, tuple[str, ...]]:
     prompt = whole.pick((torch.tensor(0),))
     n, q = prompt.n_max, prompt.x_query.shape[-2]
     notices = tuple(
-        f"{name}={size}: the first {most} are shown here."
+        f"{name}={size}: the first {most} are taken here, as if they were the whole prompt."
         for name, size, most in (("n", n, CONTEXT), ("queries", q, QUERIES))
         if size > most
     )

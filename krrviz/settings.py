@@ -558,7 +558,7 @@ class View(Record):
         "none",
         Number(0, MAX_N + 1024, whole=True, words=("none",)),
         "Pinned key",
-        "The token that the pinned one attends to; none: itself.",
+        "The token that the pinned one attends to; none: the context token nearest to it.",
         "view",
     )
     part: str = setting(

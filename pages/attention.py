@@ -59,13 +59,15 @@ step = a.step(block, token)
 if step is not None:
     st.markdown(f"**From score to D⁻¹K, for token {names(a)[token]}**")
     st.markdown(numbers(a, block, token, key, step))
+
+    def pinned_key() -> None:
+        cell = st.session_state.row["pin"]
+        state.look(pin=token, pin_key="none" if cell is None else int(a.order[cell[1]]))
+
     heatmaps(
         row(a, block, token, step),
         key="row",
         pin=None if key is None else (0, shown[key]),
-        on_pin=lambda: (
-            st.session_state.row["pin"]
-            and state.look(pin=token, pin_key=int(a.order[st.session_state.row["pin"][1]]))
-        ),
+        on_pin=pinned_key,
     )
 report(checked(settings))

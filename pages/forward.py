@@ -40,6 +40,8 @@ st.markdown(f":red[**Broken:** {sentence}]" if fault else sentence)
 # -- the stream ---------------------------------------------------------------------------------
 
 after = walk.moment_of(view.block)
+if (nearest := walk.moments[after].block) != view.block:
+    st.info(f"Block {view.block}: of so deep a stack some blocks are kept; {nearest} is shown.")
 moment = {"prompt": 0, "attention": after - 1}.get(view.part, after)
 context = [int(t) for t in a.order if a.kinds[t] == "context"]
 pinned = view.pin if isinstance(view.pin, int) else context[len(context) // 2]

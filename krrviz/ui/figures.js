@@ -36,7 +36,7 @@ class Panel {
     this.button.onclick = () => (this.timer ? this.rest() : this.play());
     this.escape = (event) => event.key === "Escape" && this.pin(false);
     addEventListener("keydown", this.escape);
-    this.follow = ({ detail }) => this.choose(detail); // heatmaps with moments lead the way
+    this.follow = ({ detail }) => this.led && this.choose(detail); // maps with moments lead
     addEventListener("krrviz-step", this.follow);
     this.resizes = new ResizeObserver(() => {
       this.markLeftmost();
@@ -111,7 +111,7 @@ class Panel {
 
   // The scrubber moves over the steps that the tables hold; left at its end, it stays there.
   slide({ steps, step, led }) {
-    this.slider.closest(".scrubber").hidden = led;
+    this.slider.closest(".scrubber").hidden = this.led = led;
     const held = [...this.cells.values()]
       .flatMap((cell) => cell.tables[cell.meta.tables[0]].step ?? [0]); // laws have no steps
     const atEnd = this.base === this.steps.at(-1);

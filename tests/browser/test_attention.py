@@ -118,6 +118,14 @@ def test_hovering_reads_out_the_librarys_numbers(page: Page, app: str, settled: 
     assert value == pytest.approx(expected["kernel"], rel=1e-5)
     page.mouse.move(2, 2)
     assert ask(page, "cell()") is None
+    # At read-in the sink's share is s/(D + s), with its numbers.
+    a = opened(page, settled, f"{app}{START}&block=0&pin=2&pin_key=0")
+    found = re.search(r"s/\(D \+ s\) = (\S+)/\((\S+) \+ (\S+)\) = (\S+)", ask(page, "readout()"))
+    assert found is not None
+    top, degree, level, value = map(float, found.groups())
+    assert top == level == a.levels(0)[2]
+    assert value == pytest.approx(top / (degree + level), rel=1e-5)
+    assert value == pytest.approx(a.kernel(0)[2, 0], rel=1e-5)
 
 
 def test_a_click_pins_and_the_link_brings_it_back(page: Page, app: str, settled: Settled) -> None:
@@ -317,7 +325,8 @@ def test_rounding_is_not_painted_as_if_it_were_large(
     assert 0 < gap < a.tolerance(1)
     expect(page.get_by_text(f"At most {gap:.2g}, within the tolerance")).to_be_visible()
     # The largest difference is hardly coloured: the scale ends at the tolerance.
-    share = page.locator(MAPS).first.evaluate(
-        "(root, gap) => root.panel.view('difference').share(gap, 0)", float(gap)
-    )
-    assert share == pytest.approx(0.5 + gap / a.tolerance(1) / 2)
+    for signed in (float(gap), -float(gap)):
+        share = page.locator(MAPS).first.evaluate(
+            "(root, gap) => root.panel.view('difference').share(gap, 0)", signed
+        )
+        assert share == pytest.approx(0.5 + signed / a.tolerance(1) / 2)
