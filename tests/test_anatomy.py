@@ -214,7 +214,8 @@ def test_every_block_is_the_kernel_with_its_sink(update: str, scale: str, sink: 
     """K/(D + s) worked out by hand: s = δ or s at read-in, s in updates, S at read-out."""
     s = SMALL.but(update=update, ridge_scale=scale, sink=sink, steps=1)
     a, n = anatomy.anatomy(s), SMALL.n
-    X = np.concatenate([np.zeros((1, 2)), a.problem.X.numpy(), a.problem.x_query.numpy()])
+    inputs = a.problem.X.numpy()
+    X = np.concatenate([np.zeros_like(inputs[:1]), inputs, a.problem.x_query.numpy()])
     K = np.exp(-((X[:, None] - X[None, 1 : 1 + n]) ** 2).sum(-1) / (2 * s.bandwidth**2))
     r = s.ridge * (n if scale == "per_sample" else 1)
     own = r if sink == "ridge" else sink
