@@ -166,7 +166,7 @@ def swept(name: str, settings: Settings) -> Frame:
         elif time.monotonic() - started > PATIENCE:
             with slot.container(horizontal=True, vertical_alignment="center"):
                 bar.append(st.progress(number / len(points), told))
-                st.button("Stop", on_click=_stop, args=(key,))
+                st.button("Stop and keep", on_click=_stop, args=(key,))
         kept[label] = _point(f"{key} {label}", point)
     slot.empty()
     if len(kept) < len(points):

@@ -10,6 +10,7 @@ PICTURES = {
     "fan-dark": ("dark", "/?data=gp"),
     "attention-light": ("light", "/attention?pin=40"),
     "forward-light": ("light", "/forward?block=16"),
+    "guarantee-light": ("light", "/guarantee?data=gp&topic=depth"),
 }
 
 
@@ -23,7 +24,7 @@ def main() -> None:
                 color_scheme=scheme,  # pyright: ignore[reportArgumentType]
             )
             page.goto(url + address)
-            page.wait_for_function(SETTLED, polling=50)
+            page.wait_for_function(SETTLED, polling=50, timeout=120_000)
             page.screenshot(path=ROOT / "assets" / "screenshots" / f"{name}.png")
         browser.close()
 

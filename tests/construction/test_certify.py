@@ -146,7 +146,7 @@ def test_a_certified_range_by_hand(update: str) -> None:
         "richardson": 2 * [((kappa - 1) / (kappa + 1)) ** t],
         "chebyshev": 2 * [1 / np.cosh(t * np.arccosh((kappa + 1) / (kappa - 1)))],
         "heavy_ball": [q**t * (1 + t + q * t), q**t * (1 + t * (1 - q))],
-        "nesterov": [c**t * (1 + t + c * t), c**t * (1 + t * (1 - c))],
+        "nesterov": 2 * [c**t * (1 + t * (1 - c))],
     }[update]
     times = 3 if update == "nesterov" else 1
     gain = times * (1 - p[-1]) * N / lam * math.sqrt(N * (N + lam)) / (4 * m**2)
