@@ -10,13 +10,13 @@ from typing import Any, cast
 import altair as alt
 import pandas as pd
 
-from krrviz.charts import STYLES, VISIBLE, Figure, Layers, Style, once, table, theme
+from krrviz.charts import NARROW, STYLES, VISIBLE, Figure, Layers, Style, once, table, theme
 
 Frame = Any  # a DataFrame, of which pandas' stubs cannot tell a column from a table
 
 # Series that are no methods take these looks in turn; each also has its own dash and mark.
 CYCLE = [
-    STYLES[key]
+    STYLES[key]._replace(width=NARROW)
     for key in (
         "preconditioned_richardson",
         "transformer",
@@ -150,7 +150,7 @@ def _lines(title: str, x: Axis, y: Axis, styled: tuple[tuple[str, Style], ...]) 
     return alt.layer(
         curves.mark_line(clip=True).encode(
             alt.StrokeDash("series:N", title=None, scale=scale("dash")),
-            strokeWidth=alt.value(2),
+            strokeWidth=alt.value(NARROW),
         ),
         marks.mark_point(clip=True, filled=True, size=size, opacity=opacity),
         *(

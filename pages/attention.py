@@ -3,7 +3,7 @@
 import streamlit as st
 
 from krrviz.ui import shell, state
-from krrviz.ui.attention import matrices, names, numbers, points, row
+from krrviz.ui.attention import matrices, names, numbers, points, row, words
 from krrviz.ui.badge import badge, report
 from krrviz.ui.blocks import choose
 from krrviz.ui.compute import checked, dissected
@@ -57,7 +57,7 @@ badge(settings, checked(settings))
 token = int(a.order[tokens // 2]) if pin is None else pin
 step = a.step(block, token)
 if step is not None:
-    st.markdown(f"**From score to D⁻¹K, for token {names(a)[token]}**")
+    st.markdown(f"**From score to {words(a, block)[1]}, for token {names(a)[token]}**")
     st.markdown(numbers(a, block, token, key, step))
 
     def pinned_key() -> None:

@@ -43,7 +43,7 @@ def matrices(a: Anatomy, block: int) -> list[Map]:
     context = np.array(a.kinds) == "context"
     top = float(kernel[:, context].max())
     levels, tolerance = sorted({*a.levels(block).tolist()} - {0.0}), a.tolerance(block)
-    times, symbol = _words(a, block)
+    times, symbol = words(a, block)
     rest = " On the sink: not times S." if times else ""
     right = _map(
         a,
@@ -86,7 +86,7 @@ def matrices(a: Anatomy, block: int) -> list[Map]:
     ]
 
 
-def _words(a: Anatomy, block: int) -> tuple[str, str]:
+def words(a: Anatomy, block: int) -> tuple[str, str]:
     """The factor and the kernel's symbol at a block."""
     out = block == a.depth - 1 and not a.idle(block)
     return "S · " if out else "", "(D + s)⁻¹K" if a.levels(block).any() else "D⁻¹K"
@@ -162,7 +162,7 @@ def row(a: Anatomy, block: int, token: int, step: Step) -> list[Map]:
     shifted = step.score - step.score.max()
     # Masked keys lie 10⁴ and more below.
     depth = float(np.abs(shifted[np.array(a.kinds) == "context"]).max())
-    times, symbol = _words(a, block)
+    times, symbol = words(a, block)
     steps = {
         "score": ("1 · score q·k − largest", shifted, depth),
         "exponential": ("2 · exp(score − largest)", step.exponential, None),
@@ -190,7 +190,7 @@ def row(a: Anatomy, block: int, token: int, step: Step) -> list[Map]:
 def numbers(a: Anatomy, block: int, token: int, key: int | None, step: Step) -> str:
     """The row's numbers in a sentence or two, those of one key among them."""
     sigma, j = a.construction.bandwidth, token if key is None else key
-    times, symbol = _words(a, block)
+    times, symbol = words(a, block)
     vector = ", ".join(f"{value:.4g}" for value in step.query[:4])
     vector += ", …" if len(step.query) > 4 else ""
     degree = float(a.degree[token])

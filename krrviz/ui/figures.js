@@ -399,16 +399,6 @@ class Cell {
   }
 }
 
-function element(tag, properties, ...children) {
-  const made = Object.assign(document.createElement(tag), properties);
-  made.append(...children);
-  return made;
-}
-
-function button(textContent, onclick = null) {
-  return element("button", { type: "button", textContent, onclick });
-}
-
 function readable(value) {
   if (value === undefined) return "";
   if (value === null || value >= 1e300) return "overflow";
@@ -421,13 +411,4 @@ function csv(rows) {
   const cell = (value) => (/[",\n]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value ?? "");
   const lines = [names, ...rows.map((row) => names.map((name) => row[name]))];
   return lines.map((line) => line.map(cell).join(",")).join("\n");
-}
-
-// How light a CSS colour is, from 0 to 1, whatever its notation: paint it and look.
-function luminance(color) {
-  const context = document.createElement("canvas").getContext("2d");
-  context.fillStyle = color;
-  context.fillRect(0, 0, 1, 1);
-  const [r, g, b] = context.getImageData(0, 0, 1, 1).data;
-  return (0.2126 * r + 0.7152 * g + 0.0722 * b) / 255;
 }

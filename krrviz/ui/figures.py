@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import vl_convert
@@ -12,6 +11,7 @@ from streamlit.components.v2 import component
 from streamlit.components.v2.types import ComponentRenderer
 
 from krrviz import charts
+from krrviz.ui.panels import panel
 
 HTML = """
 <section class="figures" data-testid="figures" data-ready="false">
@@ -38,13 +38,6 @@ def _library() -> ComponentRenderer:
     """
     js = vl_convert.javascript_bundle(hand_over) + "\nexport default () => {};"
     return component("krrviz_vega", js=js)
-
-
-@cache
-def _panel() -> ComponentRenderer:
-    here = Path(__file__).parent
-    js, css = ((here / f"figures.{kind}").read_text("utf-8") for kind in ("js", "css"))
-    return component("krrviz_figures", html=HTML, css=css, js=js)
 
 
 def vega() -> None:
@@ -96,4 +89,4 @@ def figures(
     themes = {mode: charts.theme(mode) for mode in charts.INK}
     data: dict[str, Any] = {"figures": panels, "steps": steps, "step": step, "themes": themes}
     data |= {"report": on_step is not None, "led": led}
-    _panel()(key=key, data=data, on_step_change=on_step)
+    panel("figures", HTML)(key=key, data=data, on_step_change=on_step)

@@ -759,12 +759,6 @@ class Scatter {
   }
 }
 
-function element(tag, properties, ...children) {
-  const made = Object.assign(document.createElement(tag), properties);
-  made.append(...children);
-  return made;
-}
-
 // A thin line in ink on paper, seen on every colour.
 function rule(c, theme, ...[x1, y1, x2, y2]) {
   for (const [style, width] of [[theme.paper, 2.5], [theme.ink, 0.7]]) {
@@ -835,10 +829,6 @@ function averaged(values, lines, size, most) {
   return made;
 }
 
-function button(textContent, onclick = null) {
-  return element("button", { type: "button", textContent, onclick });
-}
-
 function rgb(color) {
   const [r, g, b] = [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16));
   return (255 << 24) | (b << 16) | (g << 8) | r;
@@ -853,13 +843,4 @@ function ramp(colors) {
     const [r, g, b] = stops[low].map((a, part) => Math.round(a + (at - low) * (stops[low + 1][part] - a)));
     return ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
   });
-}
-
-// How light a CSS colour is, from 0 to 1, whatever its notation: paint it and look.
-function luminance(color) {
-  const context = document.createElement("canvas").getContext("2d");
-  context.fillStyle = color;
-  context.fillRect(0, 0, 1, 1);
-  const [r, g, b] = context.getImageData(0, 0, 1, 1).data;
-  return (0.2126 * r + 0.7152 * g + 0.0722 * b) / 255;
 }

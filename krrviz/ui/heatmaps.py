@@ -6,15 +6,13 @@ import json
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 import streamlit as st
 from jaxtyping import Float
-from streamlit.components.v2 import component
-from streamlit.components.v2.types import ComponentRenderer
+
+from krrviz.ui.panels import panel
 
 Cell = tuple[int, int]
 Asked = TypeVar("Asked")
@@ -117,13 +115,6 @@ class Frames:
     at: int = 0
 
 
-@cache
-def _panel() -> ComponentRenderer:
-    here = Path(__file__).parent
-    js, css = ((here / f"heatmaps.{kind}").read_text("utf-8") for kind in ("js", "css"))
-    return component("krrviz_heatmaps", html=HTML, css=css, js=js)
-
-
 def heatmaps(
     maps: Sequence[Map],
     *,
@@ -178,7 +169,7 @@ def heatmaps(
     data["asked"], data["pin"] = _asked(key, None if pin is None else tuple(pin))
     text = json.dumps(data).encode()
     text += b" " * (-(len(text) + 8) % 8)  # numbers start at a multiple of their size
-    _panel()(
+    panel("heatmaps", HTML)(
         key=key,
         data=struct.pack("<q", len(text)) + text + blob,
         on_pin_change=on_pin,
