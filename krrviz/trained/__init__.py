@@ -1,0 +1,1 @@
+"""Transformers that learn the task by gradient descent, beside the one built by hand."""

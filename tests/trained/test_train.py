@@ -1,0 +1,139 @@
+"""Training that is stopped or killed goes on as if not, and its prompts are what they say."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.gaussian_process.kernels import RBF, DotProduct, Matern
+from sklearn.kernel_ridge import KernelRidge
+
+from krrviz.trained.gpt import CheckpointError, Shape, load
+from krrviz.trained.prompts import KERNELS, Task, answers, draw
+from krrviz.trained.train import RECIPES, Recipe, gaps, train
+
+CPU = torch.device("cpu")
+TINY = Recipe(
+    shape=Shape(n=6, layers=2, width=16, heads=2),
+    task=Task(n=6),
+    steps=12,
+    batch=8,
+    warm_up=2,
+    every=4,
+)
+
+
+def weights(path: Path) -> dict[str, torch.Tensor]:
+    return load(path)[0].state_dict()
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_stopping_and_going_on_gives_the_weights_of_never_having_stopped(tmp_path: Path) -> None:
+    whole = train(TINY, tmp_path / "whole", CPU)
+    for _ in range(3):
+        parts = train(TINY, tmp_path / "parts", CPU, stop=lambda: True)
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+    assert whole["steps"] == parts["steps"] == 12
+    assert whole["figures"] == parts["figures"]
+    logs = [(tmp_path / f"{name}.csv").read_text() for name in ("whole", "parts")]
+    assert logs[0] == logs[1]
+    assert logs[0].startswith("step,loss,gap_to_krr,excess_error\n4,")
+    assert train(TINY, tmp_path / "whole", CPU) == {}  # it is done
+
+
+def test_a_kill_at_any_moment_loses_one_interval_at_most(tmp_path: Path) -> None:
+    program = (
+        "import sys, torch; from pathlib import Path; sys.path[:0] = [sys.argv[2]]\n"
+        "from test_train import TINY, train\n"
+        "train(TINY, Path(sys.argv[1]), torch.device('cpu'))"
+    )
+    train(TINY, tmp_path / "whole", CPU)
+    path = tmp_path / "killed"
+    for patience in (0.0, 0.15):
+        running = subprocess.Popen(
+            [sys.executable, "-c", program, str(path), str(Path(__file__).parent)]
+        )
+        while running.poll() is None and not path.with_name("killed.state.safetensors").exists():
+            time.sleep(0.002)
+        time.sleep(patience)
+        os.kill(running.pid, signal.SIGKILL)
+        running.wait()
+    train(TINY, path, CPU)
+    assert same(weights(tmp_path / "whole"), weights(path))
+
+
+def test_a_folder_that_cannot_be_written_keeps_the_last_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    train(TINY, path, CPU, stop=lambda: True)
+    before = weights(path)
+    # A folder where the file is to go: even root cannot write there.
+    (tmp_path / "run.state.safetensors.partial").mkdir()
+    with pytest.raises(OSError, match=r"run\.state\.safetensors cannot be written"):
+        train(TINY, path, CPU)
+    assert same(weights(path), before)
+
+
+def test_another_recipe_is_not_mixed_in(tmp_path: Path) -> None:
+    train(TINY, tmp_path / "run", CPU, stop=lambda: True)
+    other = Recipe(**{**vars(TINY), "seed": 1})
+    with pytest.raises(CheckpointError, match="run holds the training of another recipe"):
+        train(other, tmp_path / "run", CPU)
+
+
+def test_training_learns(tmp_path: Path) -> None:
+    recipe = Recipe(**{**vars(TINY), "steps": 300, "batch": 32, "every": 300, "rate": 3e-3})
+    card = train(recipe, tmp_path / "run", CPU)
+    untrained = train(TINY, tmp_path / "none", CPU, stop=lambda: True)
+    assert card["figures"]["gap_to_krr"] < 0.8 * untrained["figures"]["gap_to_krr"]
+    assert gaps(load(tmp_path / "run")[0], recipe.task)["gap_to_krr"] == pytest.approx(
+        card["figures"]["gap_to_krr"], rel=1e-6
+    )
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_answers_are_scikit_learns(kernel: str) -> None:
+    task = Task(d=2, n=7, kernel=kernel, bandwidth=(0.4, 0.9), ridge=(0.05, 0.3))
+    prompts = draw(task, 3, torch.Generator().manual_seed(2))
+    found = answers(prompts)
+    for p in range(3):
+        s, r = float(prompts.bandwidth[p]), float(prompts.ridge[p])
+        X, y = prompts.X[p].numpy(), prompts.y[p].numpy()
+        k = {
+            "gaussian": RBF(s),
+            "laplacian": Matern(s, nu=0.5),
+            "matern32": Matern(s, nu=1.5),
+            "linear": DotProduct(0),
+        }[kernel]
+        scale = s**2 if kernel == "linear" else 1
+        for n in (1, 4, 7):
+            ridge = KernelRidge(alpha=r, kernel="precomputed").fit(k(X[:n]) / scale, y[:n])
+            expected = ridge.predict(k(X[n : n + 1], X[:n]) / scale)[0]
+            assert float(found[p, n]) == pytest.approx(expected, abs=1e-9)
+        assert 0.4 <= s <= 0.9
+        assert 0.05 <= r <= 0.3
+
+
+def test_draws_have_the_kernels_covariance_and_the_noise_they_name() -> None:
+    prompts = draw(Task(n=3), 20_000, torch.Generator().manual_seed(3))
+    assert float(prompts.y.var()) == pytest.approx(1, abs=0.03)
+    noise = (prompts.y - prompts.noiseless) * np.sqrt(1.1)
+    assert float(noise.var()) == pytest.approx(0.1, rel=0.03)
+    f, X = prompts.noiseless * np.sqrt(1.1), prompts.X
+    expected = torch.exp(-((X[:, 0] - X[:, 1]) ** 2).sum(-1) / 0.5)
+    assert float((f[:, 0] * f[:, 1] - expected).mean()) == pytest.approx(0, abs=0.02)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_makes_a_model(name: str) -> None:
+    recipe = RECIPES[name]
+    assert recipe.learning_rate(0) < recipe.rate
+    assert recipe.learning_rate(recipe.warm_up) == recipe.rate
+    assert recipe.learning_rate(recipe.steps) == pytest.approx(0, abs=1e-12)
