@@ -378,9 +378,10 @@ class View {
   formula(i, j) {
     const { formula, row_terms: words } = this.map;
     const text = typeof formula === "string" ? formula : formula[j];
-    return text.replace(/\{(\w+)\}/gu, (_, name) =>
+    const fill = (part) => part.replace(/\{(\w+)\}/gu, (_, name) =>
       name === "value" ? readable(this.value(i, j), 6)
-        : name === "d2" ? readable(this.squared(i, j), 6) : words[name][i]);
+        : name === "d2" ? readable(this.squared(i, j), 6) : fill(words[name][i]));
+    return fill(text);
   }
 
   // The squared distance between the places of two tokens.

@@ -293,13 +293,13 @@ def test_depth_is_scrubbed_in_the_browser(page: Page, app: str, settled: Settled
 
 
 BAD_LINKS = {
-    "bandwidth=0&ridge=-1&n=129&methods=magic&policy=best&update=chebyshev&step=-4&nonsense=1": (
+    "bandwidth=0&ridge=-1&n=129&methods=magic&policy=best&update=polyak&step=-4&nonsense=1": (
         "bandwidth=0 must be 0.001 to 1000",
         "ridge=-1 must be",
         "motorcycle has 133",
         "methods=magic must be one or more of",
         "policy=best must be one of",
-        "update=chebyshev is not available yet",
+        "update=polyak must be one of richardson,",
         "step=-4 must be",
         "nonsense is not a setting",
     ),
