@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pandas as pd
 import pytest
+from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import Page, expect
 
 from krrviz import Settings, fan_frame
@@ -44,7 +45,7 @@ def eventually(check: Callable[[], None], seconds: float = 15) -> None:
     while True:
         try:
             return check()
-        except AssertionError:
+        except (AssertionError, PlaywrightError):
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.1)
@@ -113,12 +114,12 @@ def choose(label: str, option: str) -> Callable[[Page], None]:
     def pick(page: Page) -> None:
         wanted = page.get_by_role("option", name=option, exact=True)
 
-        def unroll() -> None:  # a menu closes again while its surroundings still move
-            page.get_by_role("combobox", name=label).click()
-            expect(wanted).to_be_visible(timeout=1000)
+        def take() -> None:  # a menu closes again while its surroundings still move
+            if not wanted.is_visible():
+                page.get_by_role("combobox", name=label).click()
+            wanted.click(timeout=2000)
 
-        eventually(unroll)
-        wanted.click()
+        eventually(take)
 
     return pick
 
@@ -221,9 +222,14 @@ def test_changes_made_faster_than_answers_all_arrive(
     for _ in range(6):
         slider.press("ArrowLeft")
         page.wait_for_timeout(100)
-    page.wait_for_url("**n=18**")
+
+    def all_arrived() -> None:
+        assert linked(page).n == int(slider.get_attribute("aria-valuetext") or 0)
+
+    eventually(all_arrived)
     settled(page)
-    assert linked(page).n == 18
+    all_arrived()
+    assert linked(page).n <= 20  # a busy browser may miss a key itself
     assert_draws(page, linked(page))
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import re
 from collections.abc import Callable
+from itertools import cycle
 from typing import Any
 
 import pandas as pd
@@ -352,8 +353,11 @@ CASES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["query"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("case", "scheme"),
+    [*zip(CASES, cycle(["light", "dark"]))],
+    ids=[case["query"] for case in CASES],
+)
 def test_every_problem_is_drawn_on_a_phone_too(
     page: Page, app: str, settled: Settled, case: dict[str, Any], scheme: str
 ) -> None:

@@ -14,6 +14,7 @@ from krrviz.trained.gpt import (
     ATTENTIONS,
     GPT,
     LAYOUTS,
+    Attention,
     Block,
     CheckpointError,
     Shape,
@@ -22,7 +23,7 @@ from krrviz.trained.gpt import (
     write,
 )
 
-SMALL = {"d": 2, "n": 5, "layers": 2, "width": 16, "heads": 4}
+SMALL: dict[str, Any] = {"d": 2, "n": 5, "layers": 2, "width": 16, "heads": 4}
 
 
 def model(**changes: Any) -> GPT:
@@ -103,12 +104,10 @@ def test_patterns_are_what_their_names_say(attention: str) -> None:
     made = model(attention=attention)
     X, y, queries = prompt()
     h, seen = made.stream(X, y, queries)[0], made.seen(5, 2)
-    head = made.blocks[0].attention
-    assert not isinstance(head, Tensor)
-    pattern = head.pattern(h, seen)  # pyright: ignore[reportCallIssue]
+    head = next(part for part in made.modules() if isinstance(part, Attention))
+    pattern = head.pattern(h, seen)
     assert not pattern[..., ~seen].any()
-    w = head.qkv.weight  # pyright: ignore[reportAttributeAccessIssue]
-    b = head.qkv.bias  # pyright: ignore[reportAttributeAccessIssue]
+    w, b = head.qkv.weight, head.qkv.bias
     for i, j in ((4, 2), (6, 6), (10, 3)):
         q = (w @ h[1, i] + b)[:4]
         k = (w @ h[1, j] + b)[16:20]

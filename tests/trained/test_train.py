@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -38,8 +39,7 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 
 def test_stopping_and_going_on_gives_the_weights_of_never_having_stopped(tmp_path: Path) -> None:
     whole = train(TINY, tmp_path / "whole", CPU)
-    for _ in range(3):
-        parts = train(TINY, tmp_path / "parts", CPU, stop=lambda: True)
+    *_, parts = (train(TINY, tmp_path / "parts", CPU, stop=lambda: True) for _ in range(3))
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
     assert whole["steps"] == parts["steps"] == 12
     assert whole["figures"] == parts["figures"]
@@ -89,7 +89,7 @@ def test_another_recipe_is_not_mixed_in(tmp_path: Path) -> None:
 
 
 def test_training_learns(tmp_path: Path) -> None:
-    recipe = Recipe(**{**vars(TINY), "steps": 300, "batch": 32, "every": 300, "rate": 3e-3})
+    recipe = Recipe(**{**vars(TINY), "steps": 100, "batch": 32, "every": 100, "rate": 3e-3})
     card = train(recipe, tmp_path / "run", CPU)
     untrained = train(TINY, tmp_path / "none", CPU, stop=lambda: True)
     assert card["figures"]["gap_to_krr"] < 0.8 * untrained["figures"]["gap_to_krr"]
@@ -114,7 +114,9 @@ def test_answers_are_scikit_learns(kernel: str) -> None:
         }[kernel]
         scale = s**2 if kernel == "linear" else 1
         for n in (1, 4, 7):
-            ridge = KernelRidge(alpha=r, kernel="precomputed").fit(k(X[:n]) / scale, y[:n])
+            ridge = KernelRidge(alpha=cast("Any", r), kernel="precomputed").fit(
+                k(X[:n]) / scale, y[:n]
+            )
             expected = ridge.predict(k(X[n : n + 1], X[:n]) / scale)[0]
             assert float(found[p, n]) == pytest.approx(expected, abs=1e-9)
         assert 0.4 <= s <= 0.9
