@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import math
 import platform
 import sys
 import time
@@ -20,7 +21,7 @@ from krrviz.guarantee import guarantee
 from krrviz.scaling import SWEEPS, Rows
 from krrviz.settings import Settings, SettingsError
 from krrviz.tables import Table, TableError, read_csv
-from krrviz.trust import trust
+from krrviz.trust import factor_name, trust
 
 VERSIONS = ("krrviz", "torch", "numpy", "pandas")
 
@@ -184,7 +185,9 @@ def _certify(options: argparse.Namespace) -> None:
         f"segments      {c.segments}  (hinges per side; MLP width {4 * c.segments} and a few)",
         f"parameters    {found.parameters:.3g}",
         f"operations    {found.operations:.3g} in a dense forward pass",
-        f"range of α    {proof.alpha_range:.4g}  (certified: no prompt within the bounds leaves)",
+        f"range         {factor_name(c)} within {proof.alpha_range:.4g}  (certified: no prompt "
+        "within the bounds leaves it)",
+        f"bounds        |y| ≤ {c.label_bound:g}, ‖x‖ ≤ {c.input_bound:.4g}, exact arithmetic",
         f"a priori      {proof.a_priori:.3e}  = iteration {proof.iteration:.2e} + product "
         f"{proof.product:.2e} + sink {proof.sink:.2e}",
         f"rounding      {proof.rounding:.1e}  (an allowance, no proof)",
@@ -194,10 +197,15 @@ def _certify(options: argparse.Namespace) -> None:
             f"post hoc      {measured.post_hoc:.3e}  on the prompts measured",
             f"measured      {measured.error:.3e}  (relative {measured.relative:.2e})",
         ]
+        if measured.error > found.eps:
+            lines.append("beyond ε:     these prompts leave the bounds; raise label_bound or "
+                         "input_bound")  # fmt: skip
     else:
         lines.append(
-            f"measured      not measured, would cost about {found.seconds:.0f} s; "
-            f"--eps {found.affordable:.2g} is measured"
+            "measured      not measured, would cost "
+            + ("more memory than there is" if found.seconds == math.inf else "")
+            + ("" if found.seconds == math.inf else f"about {found.seconds:.0f} s")
+            + f"; --eps {found.affordable:.2g} is measured"
         )
     needed = "more than was searched" if found.needed is None else found.needed
     lines.append(f"depth needed  {needed}  by the rule itself on these prompts")

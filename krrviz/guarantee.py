@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -15,10 +16,10 @@ from krrviz.construction.certificate import Certificate, certify, construction_f
 from krrviz.construction.transformer import predict
 from krrviz.construction.weights import Construction, build
 from krrviz.fan import mean_error, relative_error, same_rule
-from krrviz.machine import check, on_device
+from krrviz.machine import check, max_memory, on_device, weight_bytes
 from krrviz.problem import Problem
 from krrviz.settings import Settings
-from krrviz.spectrum import Sink, residuals
+from krrviz.spectrum import residuals
 from krrviz.tables import Table
 from krrviz.tasks import sample
 from krrviz.trajectory import record
@@ -37,9 +38,10 @@ class Guarantee:
     parameters, operations : of the dense stack, weights counted in every block; multiplications
         and additions of one forward pass with all context slots filled
     needed : the first step at which the rule itself is within ε of exact KRR, on the prompts
-        measured; None where ``HORIZON`` is too near
+        measured; None where it is not among the certified steps or the first ``HORIZON``
     measured : what it does on these prompts; None where that takes too long
-    seconds : about what a measurement takes; affordable : an ε near this one that is measured
+    seconds : about what a measurement takes, infinite where the weights do not fit into memory
+    affordable : an ε near this one that is measured
     """
 
     eps: float
@@ -92,9 +94,13 @@ def guarantee(settings: Settings, eps: float, table: Table | None = None) -> Gua
     problem = sample(few, table)
 
     def seconds(c: Construction) -> float:
-        # A step costs its calls and its matrix entries, and a hinge its place in the weights.
+        """About what measuring takes; without end where the weights do not fit."""
+        held = weight_bytes(c.segments, c.steps, c.update, c.layout, c.d)
+        if held > max_memory() / 2:
+            return math.inf
+        # A step costs its calls and its matrix entries, and a number its place in the weights.
         entries = few.prompts * (1 + few.n + few.queries) ** 2
-        return c.steps * (1e-3 + 1e-8 * entries) + 1e-7 * 4 * c.segments * len(c.slots)
+        return c.steps * (1e-3 + 1e-8 * entries) + 5e-9 * held
 
     affordable = eps
     while seconds(construction_for(base, affordable)) > SECONDS:
@@ -151,14 +157,10 @@ def rule_gaps(c: Construction, problem: Problem) -> Iterator[Float[Tensor, "*bat
     if c.update == "function_space":  # no function of P⁻¹A at the queries
         for step in same_rule(c)(problem):
             yield step.prediction - problem.exact
-    modes, left, right = _modes(problem, c.sink)
-    for p in residuals(c.update, c.interval, modes):
-        yield -((left * (p * right)[..., None, :]).sum(-1))
-
-
-def _modes(problem: Problem, sink: Sink) -> tuple[Tensor, Tensor, Tensor]:
-    root = problem.preconditioner(sink).sqrt()
+        return
+    root = problem.preconditioner(c.sink).sqrt()
     modes, vectors = torch.linalg.eigh(problem.A / (root[..., None, :] * root[..., :, None]))
     left = (problem.k_query / root[..., None, :]) @ vectors
     right = (vectors.mT @ (root * problem.alpha_star)[..., None])[..., 0]
-    return modes, left, right
+    for p in residuals(c.update, c.interval, modes):
+        yield -((left * (p * right)[..., None, :]).sum(-1))

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import torch
 
-from krrviz.settings import Settings, SettingsError, shown
+from krrviz.settings import DATASETS, Settings, SettingsError, shown
 
 Result = TypeVar("Result")
 
@@ -120,7 +120,13 @@ def system_bytes(settings: Settings) -> float:
     if "transformer" in settings.methods:
         matrices += 5 * tokens**2  # three patterns, and the logits of the one being made
     states = 3 * (settings.steps + 1) * tokens  # a trajectory, and its errors
-    return 8.0 * (matrices + states + 16 * settings.segments)
+    return 8.0 * (matrices + states)
+
+
+def weight_bytes(segments: int, steps: int, update: str, layout: str, d: int) -> float:
+    """Bytes of the hinges' weights; only a fused Chebyshev has others in every block."""
+    layers = max(1, steps) if update == "chebyshev" and layout == "fused" else 3
+    return 8.0 * layers * 4 * segments * 2 * (d + 14) * 2  # twice while they are put together
 
 
 def estimate(settings: Settings, prefixes: int) -> Estimate:
@@ -134,11 +140,18 @@ def estimate(settings: Settings, prefixes: int) -> Estimate:
     draws = 2 * 8.0 * (settings.n + settings.queries) ** 2 if settings.data == "gp" else 0.0
     tokens = 1 + settings.n + settings.queries
     spectra = 1.0 if settings.policy in ("certified", "manual") else 60.0
+    weights = 0.0
+    if "transformer" in settings.methods:
+        d = DATASETS[settings.data].d or settings.d
+        weights = weight_bytes(
+            settings.segments, settings.steps, settings.update, settings.layout, d
+        )
     kept = 8.0 * (settings.steps + 1) * systems * len(settings.methods)  # every error, to average
     iterations = systems * settings.steps * len(settings.methods) * (tokens**2 + 2e3 * tokens**0.5)
     direct = systems * spectra * settings.n**3 / 3
     return Estimate(
-        max(one, min(one * systems, CHUNK_BYTES)) + draws + kept, iterations / 1e9 + direct / 1e10
+        max(one, min(one * systems, CHUNK_BYTES)) + draws + kept + weights,
+        iterations / 1e9 + direct / 1e10,
     )
 
 

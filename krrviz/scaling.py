@@ -24,7 +24,7 @@ from krrviz.construction.slots import Slots
 from krrviz.construction.transformer import Hinges, predict
 from krrviz.construction.weights import Construction, build
 from krrviz.fan import mean_error, relative_error, same_rule
-from krrviz.guarantee import rule_gaps
+from krrviz.guarantee import HORIZON, rule_gaps
 from krrviz.machine import DTYPES, max_memory
 from krrviz.problem import Problem
 from krrviz.settings import DATASETS, MAX_N, Settings
@@ -32,6 +32,7 @@ from krrviz.spectrum import Operator, eigenvalues, residual_norm, residuals
 from krrviz.tables import Table
 from krrviz.tasks import sample
 from krrviz.trajectory import record
+from krrviz.trust import RULES
 
 Rows = list[dict[str, float | int | str]]
 Point = tuple[str, Callable[[], Rows]]
@@ -39,17 +40,23 @@ Point = tuple[str, Callable[[], Rows]]
 SIZES = (16, 32, 64, 128, 256, 512, 1024)
 EPS = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4)
 WIDTHS = (16, 32, 64, 128, 256, 512, 1024)
-RULES = ("richardson", "chebyshev", "heavy_ball", "nesterov", "function_space")
 FAR = 256  # steps that every rule is followed for
+WIDE = 32_768  # hinges that leave rounding alone
 TUNED_AT, TUNED_STEPS = 32, 10
-HORIZON = {"function_space": 2_000}  # steps searched through; other rules: 10 000
 
 
-def _few(settings: Settings, **changes: object) -> Settings:
-    """These settings with few prompts and queries: sweeps compare many problems."""
-    return settings.but(
-        prompts=min(4, settings.prompts), queries=min(16, settings.queries), **changes
-    )
+def _few(settings: Settings, **changes: Any) -> Settings:
+    """These settings with few prompts and queries, since sweeps compare many problems.
+
+    In float64 and for the calibrated range, unless ``changes`` say otherwise.
+    """
+    few = {
+        "prompts": min(4, settings.prompts),
+        "queries": min(16, settings.queries),
+        "dtype": "float64",
+        "alpha_range": "calibrated",
+    }
+    return settings.but(**(few | changes))
 
 
 def sizes(settings: Settings, most: int = SIZES[-1], table: Table | None = None) -> list[int]:
@@ -72,8 +79,8 @@ def sizes(settings: Settings, most: int = SIZES[-1], table: Table | None = None)
 def depth(settings: Settings, table: Table | None = None) -> list[Point]:
     """The first step at which a rule's mean relative error is within ε, exact products.
 
-    Columns: ridge_scale, sink, n, eps, steps (missing beyond 10 000); for every N, both
-    scalings of the ridge, and the sink at 0 and at the ridge.
+    Columns: ridge_scale, sink, n, eps, steps (missing beyond 10 000, or 2 000 in function space);
+    for every N, both scalings of the ridge, and the sink at 0 and at the ridge.
     """
 
     def point(n: int) -> Rows:
@@ -104,7 +111,9 @@ def first_steps(
 ) -> dict[float, int | None]:
     """The first step at which the rule's error, mean over prompts, is within each ε."""
     found: dict[float, int | None] = dict.fromkeys(wanted)
-    size, horizon = problem.exact.norm(dim=-1), HORIZON.get(c.update, 10_000)
+    size = problem.exact.norm(dim=-1)
+    # One decomposition serves all steps of the dual rules; function space has to take them.
+    horizon = 2_000 if c.update == "function_space" else HORIZON
     left = sorted(wanted, reverse=True)
     for t, gap in enumerate(islice(rule_gaps(c, problem), horizon + 1)):
         error = float((gap.norm(dim=-1) / size).mean())
@@ -133,8 +142,8 @@ def width(settings: Settings, table: Table | None = None) -> list[Point]:
         rows: Rows = []
         problem = sample(_few(settings, n=n), table)
         for product in ("plain", "balanced"):
-            s = _few(settings, n=n, segments=m, product=product, alpha_range="calibrated")
-            c = replace(Construction.from_settings(s, table), dtype=torch.float64)
+            s = _few(settings, n=n, segments=m, product=product)
+            c = Construction.from_settings(s, table)
             answers = predict(build(c), problem).predictions[-1]
             rule = record("rule", same_rule(c), problem, c.steps).predictions[-1]
             rows.append(
@@ -152,14 +161,14 @@ def width(settings: Settings, table: Table | None = None) -> list[Point]:
     return [(f"N = {n}, m = {m}", partial(point, n, m)) for n, m in pairs]
 
 
-def product_gap(c: Construction, draws: int = 50_000) -> float:
+def product_gap(c: Construction) -> float:
     """The largest |p − u·v| that the update's product makes, over drawn operands."""
     c = replace(c, layout="paper", steps=1)
     model = build(c)
     block = model.blocks[model.updates.start + 1]
     slots: Slots = c.slots
     source = "ahead" if c.update == "nesterov" else slots.state
-    generator = torch.Generator().manual_seed(0)
+    generator, draws = torch.Generator().manual_seed(0), 50_000
     u, v = torch.rand(2, draws, generator=generator, dtype=torch.float64)
     u, v = u * c.u_range, (2 * v - 1) * c.r_alpha
     stream = torch.zeros(draws, len(slots), dtype=torch.float64)
@@ -201,7 +210,7 @@ def rules(settings: Settings, table: Table | None = None) -> list[Point]:
         s = _few(settings, steps=max(FAR, settings.steps))
         problem = sample(s, table)
         if method in RULES:
-            c = Construction.from_settings(s.but(update=method, alpha_range="calibrated"), table)
+            c = Construction.from_settings(s.but(update=method), table)
             run = predict(build(c), problem)
         else:
             run = solvers.solve(problem, method, s.steps)
@@ -281,7 +290,7 @@ def sink(settings: Settings, table: Table | None = None) -> list[Point]:
 
     def point(value: float, level: float | str) -> Rows:
         problem = sample(s, table)
-        c = Construction.from_settings(s.but(sink=level, alpha_range="calibrated"), table)
+        c = Construction.from_settings(s.but(sink=level), table)
         met = eigenvalues("preconditioned", problem, level)
         gap = next(islice(rule_gaps(c, problem), s.steps, None))
         return [
@@ -309,12 +318,15 @@ def sink(settings: Settings, table: Table | None = None) -> list[Point]:
 def precision(settings: Settings, table: Table | None = None) -> list[Point]:
     """Error by step of the transformer built in each precision: columns dtype, step, error.
 
-    A balanced product and the settings' own rule; the least error is that precision's floor.
+    Chebyshev with balanced products so wide that they do not matter; the least error of each is
+    its floor.
     """
 
     def point(dtype: str) -> Rows:
-        s = _few(settings, steps=max(FAR, settings.steps), product="balanced", dtype=dtype)
-        c = Construction.from_settings(s.but(alpha_range="calibrated"), table)
+        s = _few(
+            settings, steps=FAR, product="balanced", segments=WIDE, update="chebyshev", dtype=dtype
+        )
+        c = Construction.from_settings(s, table)
         problem = sample(s, table)
         answers = predict(build(c), problem).predictions
         errors = mean_error(relative_error(answers, problem.exact))
@@ -358,11 +370,11 @@ def looseness(settings: Settings, table: Table | None = None) -> list[Point]:
         ]
 
     names = [d for d in DATASETS if d != "csv" or table is not None]
-    certified_rules = RULES[:-1]
     return [
         (f"{data}, {rule}", partial(point, data, rule))
         for data in names
-        for rule in certified_rules
+        for rule in RULES
+        if rule != "function_space"  # it has no certificate
     ]
 
 
@@ -403,7 +415,7 @@ class Tail:
 def tail(settings: Settings, table: Table | None = None) -> Tail:
     """Follow the rule until its error is down to rounding, 4096 steps at most."""
     s = _few(settings)
-    c = Construction.from_settings(s.but(alpha_range="calibrated"), table)
+    c = Construction.from_settings(s, table)
     problem = sample(s, table)
     first = problem.pick((torch.tensor([0]),))
     met = eigenvalues("preconditioned", problem, c.sink)

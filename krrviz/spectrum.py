@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Literal
 
 import torch
@@ -45,11 +46,6 @@ class Interval:
     def best_step(self) -> Tensor:
         """η = 2/(μ + L), which contracts every mode by at most (L − μ)/(L + μ)."""
         return 2 / (self.low + self.high)
-
-    @property
-    def contraction(self) -> Tensor:
-        """ρ = (L − μ)/(L + μ) of the best step."""
-        return (self.high - self.low) / (self.high + self.low)
 
     @property
     def condition(self) -> Tensor:
@@ -125,28 +121,47 @@ def residual_norm(rule: str, interval: Interval, t: int) -> float:
     return root**t * (1 + t + root * t)
 
 
+def coefficients(rule: str, interval: Interval) -> Iterator[tuple[float, float]]:
+    """Momentum β_t and step size γ_t of every update on [μ, L], without end.
+
+    With G the preconditioned residual:
+
+    Richardson, function space: α ← α + γG, γ = 2/(μ + L).
+    heavy ball: change ← β·change + γG(α), α ← α + change; γ = 4/(√L + √μ)², β = q².
+    Chebyshev: the same with β_t, γ_t by update. ω_t = T_t−1(θ/δ)/T_t(θ/δ), θ and δ the interval's
+        centre and radius; β_t = ω_t ω_t+1, γ_t = 2ω_t+1/δ, but β_0 = 0, γ_0 = 1/θ.
+    Nesterov: α₊ = a + γG(a), a₊ = α₊ + β(α₊ − α); γ = 1/L, β = (√κ − 1)/(√κ + 1) = q.
+    """
+    low, high = float(interval.low), float(interval.high)
+    q = _root("heavy_ball", interval)
+    theta = (high + low) / 2
+    if rule == "heavy_ball":
+        yield from repeat((q**2, 4 / (math.sqrt(high) + math.sqrt(low)) ** 2))
+    if rule == "nesterov":
+        yield from repeat((q, 1 / high))
+    if rule != "chebyshev":
+        yield from repeat((0.0, 1 / theta))
+    # An interval of one point is Richardson with the exact step; δ = 0 would divide by 0.
+    radius = max((high - low) / 2, 1e-9 * theta)
+    yield 0.0, 1 / theta
+    omega = radius / theta
+    while True:
+        following = 1 / (2 * theta / radius - omega)
+        yield omega * following, 2 * following / radius
+        omega = following
+
+
 def residuals(rule: str, interval: Interval, x: Tensor) -> Iterator[Tensor]:
     """p_0(x), p_1(x), …: what each update leaves of the modes ``x``, without end."""
-    low, high = float(interval.low), float(interval.high)
-    root = _root("heavy_ball", interval)  # (√κ − 1)/(√κ + 1)
-    old = now = torch.ones_like(x)
-    theta, radius = (high + low) / 2, max((high - low) / 2, 1e-9 * (high + low) / 2)
-    omega = 0.0
-    while True:
+    now, change = torch.ones_like(x), torch.zeros_like(x)
+    for momentum, step in coefficients(rule, interval):
         yield now
-        if rule == "chebyshev":
-            # ω_t+1 = 1/(2θ/δ − ω_t), but ω_1 = δ/θ
-            following = 1 / (2 * theta / radius - omega) if omega else radius / theta
-            gain = 2 * following / radius if omega else 1 / theta
-            old, now = now, gain * (theta - x) * now - following * omega * old
-            omega = following
-        elif rule == "heavy_ball":
-            step = 4 / (math.sqrt(high) + math.sqrt(low)) ** 2
-            old, now = now, (1 + root**2 - step * x) * now - root**2 * old
-        elif rule == "nesterov":
-            old, now = now, (1 - x / high) * ((1 + root) * now - root * old)
+        if rule == "nesterov":  # the residual is taken at α + βc
+            ahead = now + momentum * change
+            change = ahead - step * x * ahead - now
         else:
-            now = (1 - x / theta) * now
+            change = momentum * change - step * x * now
+        now = now + change
 
 
 def largest_residual(rule: str, interval: Interval, steps: int) -> float:

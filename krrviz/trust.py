@@ -121,9 +121,8 @@ def trust(
             ),
             *checks,
         ]
-    factor = "g" if c.update == "function_space" else "nα" if c.per_sample else "α"
     for symbol, value, most in (
-        (factor, largest_factor(c, problem, forward), c.r_alpha),
+        (factor_name(c), largest_factor(c, problem, forward), c.r_alpha),
         ("y", problem.y.abs().max(), c.label_bound),
         ("x", norms.max(), c.input_bound * (1 + 1e-9)),  # a norm summed in another order
     ):
@@ -137,6 +136,13 @@ def trust(
             )
         )
     return checks
+
+
+def factor_name(c: Construction) -> str:
+    """What the updates' products multiply by u: α, nα, a = α + β(α − α₋), or fitted values."""
+    if c.update == "function_space":
+        return "g"
+    return ("n" if c.per_sample else "") + ("a" if c.update == "nesterov" else "α")
 
 
 def largest_factor(c: Construction, problem: Problem, run: Trajectory) -> float:

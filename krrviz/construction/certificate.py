@@ -2,8 +2,9 @@
 
 The setting of ``Construction._certified_range``: a = α, A_a = K + λI, Λ = N + λ; or a = nα,
 A_a = K/n + λI, Λ = 1 + λ where the ridge is per sample. A_a's eigenvalues lie in [λ, Λ], f is
-k_aᵀa with k_a = k_* or k_*/n, and A_a a* = y. Bounds hold while |α| ≤ R, |y| ≤ B_y, ‖x‖ ≤ B; with
-R certified, always. What is not the paper's here is ours.
+k_aᵀa with k_a = k_* or k_*/n, and A_a a* = y. Bounds hold in exact arithmetic while |α| ≤ R,
+|y| ≤ B_y and ‖x‖ ≤ B; with R certified the first holds by itself. What is not the paper's here is
+ours.
 
 Iteration. P⁻¹A is self-adjoint in the A-inner product, so ‖a_t − a*‖ ≤ h_t‖a*‖ in that norm, and
 |f_t − f| ≤ ‖k_a‖_{A⁻¹}·h_t·‖a*‖_A. ‖a*‖²_A = yᵀA_a⁻¹y ≤ N B_y²/λ. The Schur complement of the
@@ -26,6 +27,9 @@ since |U_m| ≤ m + 1 = U_m(1). With ‖e‖_A ≤ ε√(NΛ) the answer moves b
 
 Sink. Read-in at level δ makes u smaller by δu/(D + δ) ≤ δU, an e of at most δU(B_y + λR) more;
 read-out makes f smaller by D_*/(D_* + S) ≤ N/S of itself.
+
+Rounding is no part of a proof here; an allowance for it stands beside the bounds, and an ε is
+promised only where bound and allowance together are within it.
 """
 
 from __future__ import annotations
@@ -42,7 +46,7 @@ from torch import Tensor
 from krrviz.construction.weights import LEVELS, Construction
 from krrviz.problem import Problem
 from krrviz.settings import SettingsError
-from krrviz.spectrum import residual_norm, slowest
+from krrviz.spectrum import residual_norm
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +61,6 @@ class Certificate:
     steps: int
     segments: int
     alpha_range: float
-    alpha_range_set: float | str
     iteration: float
     product: float
     sink: float
@@ -79,7 +82,7 @@ def certify(c: Construction, problem: Problem | None = None) -> Certificate:
         The rule has no certificate.
     """
     _certifiable(c)
-    certificate = Certificate(c.steps, c.segments, c.r_alpha, c.alpha_range, **_terms(c))
+    certificate = Certificate(c.steps, c.segments, c.r_alpha, **_terms(c))
     if problem is None:
         return certificate
     # ‖k_*‖_{A⁻¹} and ‖α*‖_A; in a's units their product is the same
@@ -113,20 +116,14 @@ def _iteration(c: Construction, steps: int) -> float:
     return c.label_bound * math.sqrt(size) * residual_norm(c.update, c.interval, steps)
 
 
-def _gain(c: Construction, steps: int) -> float:
-    """Γ times ``_reach``."""
-    left = slowest(c.update, c.interval, steps)
-    return (1 - left) / float(c.interval.low) * _reach(c)
-
-
 def _terms(c: Construction) -> dict[str, Any]:
     """The terms of the a-priori bound, by name."""
     delta, level = LEVELS[c.dtype]
-    r, gain, start = c.r_alpha, _gain(c, c.steps), _iteration(c, 0)
+    r, gain, start = c.r_alpha, c.response * _reach(c), _iteration(c, 0)
     iteration = _iteration(c, c.steps)
     product = gain * (c.ridge * c.product_error(r) + c.product_error(c.label_bound))
     read_in = 0.0 if c.sink else gain * delta * c.u_range * (c.label_bound + c.ridge * r)
-    answer = start + iteration + product  # ≥ |f|
+    answer = start + iteration + product + read_in  # ≥ |f|
     return {
         "iteration": iteration,
         "product": product,
@@ -244,7 +241,7 @@ def _sums(c: Construction, problem: Problem, scale: Tensor | float) -> Iterator[
 
 
 def floor(c: Construction) -> float:
-    """The least ε that ``construction_for`` reaches: twice what the sink levels alone cost.
+    """The least ε that ``construction_for`` reaches: twice what sink levels and rounding cost.
 
     Infinite where they leave no certified range at any width.
     """
@@ -254,15 +251,17 @@ def floor(c: Construction) -> float:
         best = replace(c, steps=10**9, segments=2**60, alpha_range="certified")
     except SettingsError:
         return math.inf
+    found = _terms(best)
     # |f| is at most the answer's bound and what the iteration leaves, itself no larger than that.
-    answer = _iteration(c, 0) * c.n_max / LEVELS[c.dtype][1]
-    return 2 * (_terms(best)["sink"] + answer) * (1 + 1e-6)  # and a little for the products
+    answer = _iteration(c, 0) * (c.n_max / LEVELS[c.dtype][1] + _ulp(c))
+    # and a little for the products
+    return 2 * (found["sink"] + found["rounding"] + answer) * (1 + 1e-6)
 
 
 def construction_for(c: Construction, eps: float) -> Construction:
-    """The shallowest, then narrowest, construction like ``c`` whose a-priori bound is ``eps``.
+    """The shallowest, then narrowest, construction like ``c`` that is certified for ``eps``.
 
-    Half of ε is the iteration's, half the products' and the sink's; R is certified.
+    Half of ε is the iteration's, half is for products, sink and rounding; R is certified.
 
     Raises
     ------
@@ -289,7 +288,7 @@ def construction_for(c: Construction, eps: float) -> Construction:
         except SettingsError:  # no certified range yet
             return False
         found = _terms(wide)
-        return found["product"] + found["sink"] <= eps / 2
+        return found["product"] + found["sink"] + found["rounding"] <= eps / 2
 
     return replace(deep, segments=max(1, _first(enough)), alpha_range="certified")
 

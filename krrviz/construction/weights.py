@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -18,7 +19,15 @@ from krrviz.construction.slots import Slots
 from krrviz.construction.transformer import MLP, Attention, Block, Transformer
 from krrviz.machine import DTYPES
 from krrviz.settings import Settings, SettingsError, shown
-from krrviz.spectrum import Interval, Sink, certified, largest_residual, query_sink, slowest
+from krrviz.spectrum import (
+    Interval,
+    Sink,
+    certified,
+    coefficients,
+    largest_residual,
+    query_sink,
+    slowest,
+)
 from krrviz.tables import Table
 from krrviz.tasks import dimension, input_bound
 
@@ -90,6 +99,16 @@ class Construction:
             value = getattr(self, name)
             if not 0 < value < math.inf:
                 raise SettingsError(f"{name}={value} must be a finite number above 0", name)
+        if self.sink and not isinstance(self.sink, str):
+            # The read-in multiplies by 1/s.
+            least = 1.01 * max(torch.finfo(self.dtype).tiny, 1 / torch.finfo(self.dtype).max)
+            if not least <= self.sink <= 1 / least:
+                raise SettingsError(
+                    f"sink={self.sink:g} must be 0, ridge or {least:.2g} to {1 / least:.2g} in "
+                    f"{str(self.dtype).removeprefix('torch.')}",
+                    "sink",
+                    "dtype",
+                )
         object.__setattr__(self, "slots", Slots(self.d, self._channels()))
         if self.alpha_range == "certified":
             self._certified_range()
@@ -158,34 +177,8 @@ class Construction:
         return query_sink(self.n_max, self.ridge, self.ridge_scale, self.sink)
 
     def coefficients(self) -> list[tuple[float, float]]:
-        """Momentum and step size (β_t, γ_t) of each update, from the certified interval [μ, L].
-
-        With G the preconditioned residual:
-
-        Richardson, function space: α ← α + γG, γ = 2/(μ + L).
-        heavy ball: change ← β·change + γG(α), α ← α + change; γ = 4/(√L + √μ)², √β = (√L − √μ)
-            /(√L + √μ).
-        Chebyshev: the same with β_t, γ_t by block. ω_t = T_t−1(θ/δ)/T_t(θ/δ), θ and δ the
-            interval's centre and radius; β_t = ω_t ω_t+1, γ_t = 2ω_t+1/δ, but β_0 = 0, γ_0 = 1/θ.
-        Nesterov: α₊ = a + γG(a), a₊ = α₊ + β(α₊ − α) is ``ahead``; γ = 1/L,
-            β = (√κ − 1)/(√κ + 1).
-        """
-        low, high = float(self.interval.low), float(self.interval.high)
-        p, q = math.sqrt(low), math.sqrt(high)
-        beta = (q - p) / (q + p)
-        if self.update == "heavy_ball":
-            return [(beta**2, 4 / (q + p) ** 2)] * self.steps
-        if self.update == "nesterov":
-            return [(beta, 1 / high)] * self.steps
-        if self.update != "chebyshev":
-            return [(0.0, 2 / (low + high))] * self.steps
-        theta, radius = (high + low) / 2, max((high - low) / 2, 1e-9 * (high + low) / 2)
-        found, omega = [(0.0, 1 / theta)], radius / theta
-        while len(found) < self.steps:
-            following = 1 / (2 * theta / radius - omega)
-            found.append((omega * following, 2 * following / radius))
-            omega = following
-        return found[: self.steps]
+        """Momentum and step size of each update, from the certified interval."""
+        return [*islice(coefficients(self.update, self.interval), self.steps)]
 
     @cached_property
     def u_range(self) -> float:
@@ -238,7 +231,10 @@ class Construction:
                 "alpha_range",
                 "update",
             )
-        start, gain = self.range_terms()
+        n, interval = self.n_max, self.interval
+        largest = largest_residual(self.update, interval, self.steps)
+        start = (1 + largest) * self.label_bound * math.sqrt(n / self.ridge)
+        gain = self.response * math.sqrt(n * ((1 if self.per_sample else n) + self.ridge))
         factor = 3.0 if self.update == "nesterov" else 1.0
         # The level δ of the read-in takes δU from u where the iteration has no sink.
         lost = 0.0 if self.sink else LEVELS[self.dtype][0] * self.u_range
@@ -263,16 +259,10 @@ class Construction:
             )
         return found
 
-    def range_terms(self) -> tuple[float, float]:
-        """(1 + max h_t) B_y√(N/λ), and Γ√(NΛ): what the certified range is made of."""
-        interval, n = self.interval, self.n_max
-        largest = largest_residual(self.update, interval, self.steps)
-        left = slowest(self.update, interval, self.steps)
-        spread = n * ((1 if self.per_sample else n) + self.ridge)
-        return (
-            (1 + largest) * self.label_bound * math.sqrt(n / self.ridge),
-            (1 - left) / float(interval.low) * math.sqrt(spread),
-        )
+    @property
+    def response(self) -> float:
+        """Γ = (1 − p_T(μ))/μ: how far a constant error in every residual moves α."""
+        return (1 - slowest(self.update, self.interval, self.steps)) / float(self.interval.low)
 
     def product_error(self, r: float) -> float:
         """Largest error of a product u·v with |u| ≤ U, |v| ≤ ``r``.

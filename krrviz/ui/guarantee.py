@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -13,24 +14,13 @@ from krrviz.charts import STYLES, Figure
 from krrviz.frames import RULE_METHODS, TITLES, system
 from krrviz.guarantee import Guarantee
 from krrviz.laws import Axis, Frame
-from krrviz.scaling import TUNED_AT, TUNED_STEPS, power
+from krrviz.scaling import TUNED_AT, TUNED_STEPS, WIDE, power
 from krrviz.settings import Settings, SettingsError
-from krrviz.trust import RULES
+from krrviz.trust import RULES, factor_name
 from krrviz.ui import state
 from krrviz.ui.compute import followed, guaranteed, swept
 from krrviz.ui.figures import figures
 
-TITLES_OF_TOPICS = {
-    "dial": "ε → depth",
-    "spectrum": "Spectrum",
-    "depth": "Depth and N",
-    "width": "Width",
-    "rules": "Update rules",
-    "transfer": "One step size",
-    "sink": "Sink",
-    "precision": "Precision",
-    "looseness": "Looseness",
-}
 LADDER = [float(f"{digit}e{power}") for power in range(-12, 1) for digit in (1, 3)]
 EPS_AXIS = Axis("eps", "relative error ε to reach", reverse=True)
 
@@ -40,9 +30,9 @@ def choose() -> str:
     st.session_state.topic = state.view().topic
     st.segmented_control(
         "Topic",
-        list(TITLES_OF_TOPICS),
+        list(TOPICS),
         key="topic",
-        format_func=TITLES_OF_TOPICS.__getitem__,
+        format_func=lambda topic: TOPICS[topic][0],
         on_change=lambda: state.look(topic=st.session_state.topic or state.view().topic),
         label_visibility="collapsed",
     )
@@ -52,7 +42,7 @@ def choose() -> str:
 def show(topic: str, settings: Settings) -> None:
     """Draw one topic; what cannot be computed is told in its place."""
     try:
-        TOPICS[topic](settings)
+        TOPICS[topic][1](settings)
     except SettingsError as error:
         st.error(f"{error}.")
 
@@ -83,20 +73,29 @@ def _dial(settings: Settings) -> None:
     st.markdown(_table(found))
     if found.measured is None:
         with st.container(horizontal=True, vertical_alignment="center"):
-            st.info(
-                f"Not measured: that would take about {found.seconds:.3g} s. "
-                f"ε = {found.affordable:.2g} can be measured."
-            )
+            st.info(f"Not measured: {_cost(found)}. ε = {found.affordable:.2g} can be measured.")
             nearest = float(f"{found.affordable * 1.05:.1e}")
             st.button(f"Take ε = {nearest:g}", on_click=lambda: state.look(eps=nearest))
+    if found.measured and found.measured.error > eps:
+        st.warning(
+            "These prompts do worse than ε: they leave the bounds. See the checks below, and raise "
+            "the label or input bound."
+        )
     _shown({"budget": laws.budget(_budget(found), eps=eps)}, "budget")
     c = found.construction
     st.caption(
-        f"The bound holds while |y| ≤ {c.label_bound:g} and ‖x‖ ≤ {c.input_bound:.3g}; no α leaves "
-        f"R = {found.certificate.alpha_range:.4g} then. Rounding is an allowance and no proof. "
+        f"Proved in exact arithmetic while |y| ≤ {c.label_bound:g} and ‖x‖ ≤ {c.input_bound:.3g}; "
+        f"no {factor_name(c)} leaves R = {found.certificate.alpha_range:.4g} then. Rounding is an "
+        "allowance and no proof; ε has room for it. "
         + f"The sidebar's T and m are not used here; rule, product, sink, ridge and precision are. "
         f"Solves ({system(settings)})α = y, certified for all n ≤ {c.n_max}."
     )
+
+
+def _cost(found: Guarantee) -> str:
+    if found.seconds == math.inf:
+        return "its weights do not fit into this machine's memory"
+    return f"that would take about {found.seconds:.3g} s"
 
 
 def _table(found: Guarantee) -> str:
@@ -112,7 +111,7 @@ def _table(found: Guarantee) -> str:
         (
             "Width",
             f"**m = {c.segments:,}** hinges a side, {4 * c.segments:,} units",
-            f"α within {proof.alpha_range:.4g}; met: {factor}",
+            f"{factor_name(c)} within {proof.alpha_range:.4g}; met: {factor}",
         ),
         ("Bound", f"a priori **{proof.a_priori:.2e}**", f"post hoc {post_hoc}"),
         ("Error", f"ε = {found.eps:g}", f"measured **{gap}**"),
@@ -136,7 +135,8 @@ def _count(value: float) -> str:
 
 def _budget(found: Guarantee) -> Frame:
     proof = found.certificate
-    rows = [("proved", term, getattr(proof, term)) for term in laws.TERMS]
+    rows = [("proved", term, getattr(proof, term)) for term in ("iteration", "product", "sink")]
+    rows.append(("allowed", "rounding", proof.rounding))
     if found.measured is not None:
         rows += [
             ("measured", "iteration", found.measured.iteration),
@@ -155,12 +155,13 @@ def _spectrum(settings: Settings) -> None:
     inside = found.interval[0] <= found.eigenvalues.min() * (1 + 1e-9) and (
         found.eigenvalues.max() <= found.interval[1] * (1 + 1e-9)
     )
+    certified = float(np.log(found.certified[-1])) / max(1, len(found.errors) - 1)
     st.write(
         f"All eigenvalues lie {'within' if inside else '**outside**'} the certified interval, "
         "which knows N, λ and the sink alone. The slowest of them makes the tail: measured slope "
         f"of log error **{_signed(found.slope)}** a step, from this prompt's own spectrum "
         f"**{_signed(found.expected)}**, certified "
-        f"{_signed(float(np.log(found.certified[-1])) / len(found.errors))} a step at worst."
+        f"{_signed(certified)} a step at worst."
     )
     values = pd.DataFrame(
         [
@@ -183,6 +184,8 @@ def _spectrum(settings: Settings) -> None:
         ]
     )
     rows = rows[rows.error > 1e-14]
+    if settings.update == "function_space":
+        st.caption("Query rows have modes of their own, which neither line knows.")
     low, high = found.interval
     _shown(
         {
@@ -190,7 +193,7 @@ def _spectrum(settings: Settings) -> None:
             "tail": laws.lines(
                 rows,
                 Axis("step", "step t", log=False),
-                Axis("error", "relative error to exact KRR"),
+                Axis("error", "relative error, or what is left of a mode"),
                 title=f"Error by step, {RULES[settings.update]}, products exact",
                 looks={
                     "measured, first prompt": STYLES["transformer"],
@@ -214,8 +217,8 @@ def _depth(settings: Settings) -> None:
     rows = swept("depth", settings)
     st.write(
         "Steps until the mean relative error is within ε, one line per N. A straight line is "
-        "depth ∝ log 1/ε. It is steeper for every larger N, except where the ridge grows with n "
-        "and the sink with it: there alone depth is free of N."
+        "depth ∝ log 1/ε; lines that fan out are depth that grows with N. In theory they do not "
+        "only where the ridge grows with n and the sink with it."
     )
     if rows.empty:
         return
@@ -229,13 +232,17 @@ def _depth(settings: Settings) -> None:
             part, EPS_AXIS, Axis("steps", "steps needed", log=False), title=name.capitalize()
         )
     _shown(shown, "depth")
-    flat = rows.query("ridge_scale == 'per_sample' and sink == 'ridge' and eps == 1e-3")["steps"]
-    if len(flat) > 1:
-        st.caption(
-            f"Per-sample ridge with sink = ridge: {flat.min():.0f} to {flat.max():.0f} steps to "
-            f"1e-3 from N = {rows.n.min()} to {rows.n.max()}. Update rule: "
-            f"{RULES[settings.update]}, products exact; 4 prompts. Lines end at 10 000 steps."
-        )
+    at = rows[rows.eps == 1e-3].groupby(["ridge_scale", "sink"], sort=False)
+    told = [
+        f"{scale.replace('_', ' ')}, sink {sink}: "
+        + ", ".join("more" if math.isnan(steps) else f"{steps:.0f}" for steps in part["steps"])
+        for (scale, sink), part in at
+    ]
+    st.caption(
+        f"Steps to 1e-3 at N = {', '.join(map(str, sorted({*rows.n})))}: {'; '.join(told)}. Update "
+        f"rule: {RULES[settings.update]}, products exact, {min(4, settings.prompts)} prompts. "
+        "Lines end at 10 000 steps, at 2 000 in function space."
+    )
 
 
 # -- Width --------------------------------------------------------------------------------------
@@ -248,7 +255,7 @@ def _width(settings: Settings) -> None:
     by_m = rows[rows.n == settings.n].sort_values("segments")
     by_n = rows[rows.segments == 128].sort_values("n")
     fits, drawn = [], []
-    for product, part in rows.groupby("product", sort=False):
+    for product in rows["product"].unique():
         for what, column, ideal in (
             ("product error", "product_error", "−2"),
             ("answer", "output", "—"),
@@ -272,12 +279,11 @@ def _width(settings: Settings) -> None:
                     "error against m": _fit(power(m["segments"].to_numpy(), m[column].to_numpy())),
                     "in theory": ideal,
                     "width against N": _fit(power(n["n"].to_numpy(), need.to_numpy())),
-                    "in theory, N": {"plain": "½", "balanced": "¼"}[str(product)]
+                    "in theory, N": {"plain": "½", "balanced": "¼"}[product]
                     if ideal == "−2"
                     else "—",
                 }
             )
-        del part
     need = by_n.assign(
         series=by_n["product"] + ": product error",
         width=4 * 128 * np.sqrt(by_n["product_error"] / 1e-3),
@@ -323,7 +329,10 @@ def _rules(settings: Settings) -> None:
         return
     method = rows["method"].map(lambda key: RULE_METHODS.get(key, key))
     own = rows["method"].isin(RULE_METHODS)
-    titles = method.map(TITLES).where(~own, rows["method"].map(_rule_title))
+    titles = [
+        f"Transformer, {RULES[key]}" if mine else TITLES[key]
+        for key, mine in zip(rows["method"], own, strict=True)
+    ]
     rows = rows.assign(method=method, title=titles)
     st.write(
         "The same stack carries out each rule; conjugate gradients, whose coefficients are global "
@@ -346,13 +355,8 @@ def _rules(settings: Settings) -> None:
     st.caption(
         f"Transformers with m = {settings.segments}, {settings.product} product, certified "
         f"coefficients for N = {settings.n}, sink {sink}; their floor is the product error. "
-        "Conjugate gradients run on A."
+        "Conjugate gradients run on A, preconditioned ones with D."
     )
-
-
-def _rule_title(rule: str) -> str:
-    name = RULES.get(rule, rule)
-    return f"Transformer, {name}"
 
 
 # -- One step size ------------------------------------------------------------------------------
@@ -364,9 +368,9 @@ def _transfer(settings: Settings) -> None:
         return
     st.write(
         f"Each step size is the best for {TUNED_STEPS} steps where N = {TUNED_AT}, then used for "
-        "prompts of other lengths. Divided by the row sums one step serves them all; plain "
-        "gradient descent's diverges as N grows. The transformer runs the weights built for the "
-        "largest N."
+        "prompts of other lengths. Divided by the row sums, one step is safe for them all; plain "
+        "gradient descent's is safe only up to some N. The transformer runs the weights built for "
+        "the largest N."
     )
     titles = rows["method"].map(TITLES) + rows["step_size"].map(lambda eta: f", η = {eta:.3g}")
     _shown(
@@ -390,68 +394,81 @@ def _transfer(settings: Settings) -> None:
 
 
 def _sink(settings: Settings) -> None:
-    rows = swept("sink", settings)
-    if rows.empty:
-        return
-    ridge = rows[rows.named == "ridge"]
+    rows = swept("sink", settings.but(sink=0))
+    ridge = settings.ridge * (settings.n if settings.ridge_scale == "per_sample" else 1)
     st.write(
         "An attention sink of level s turns the preconditioner D into D + sI: 0 is the paper's, "
-        f"the ridge itself{f' ({float(ridge.sink.iloc[0]):.3g})' if len(ridge) else ''} brings the "
-        "largest eigenvalue to 1, and a very large s is plain Richardson. Move it here or under "
-        "Transformer in the sidebar."
+        f"the ridge itself ({ridge:.3g}) brings the largest eigenvalue to 1, and a very large s is "
+        "plain Richardson. Move it here or under Transformer in the sidebar."
     )
-    levels: list[float | str] = [0.0, "ridge", *sorted({*(10.0**k for k in range(-3, 7))})]
+    levels: list[float | str] = [0.0, "ridge", *(10.0**k for k in range(-3, 7))]
     if settings.sink not in levels:
         levels.append(settings.sink)
     st.session_state.sink_dial = settings.sink
     st.select_slider(
         "Sink level s",
-        sorted(levels, key=lambda s: float(ridge.sink.iloc[0]) if isinstance(s, str) else s),
+        sorted(levels, key=lambda s: ridge if isinstance(s, str) else s),
         key="sink_dial",
         format_func=lambda s: "s = ridge" if isinstance(s, str) else f"{s:g}",
         on_change=lambda: state.change(sink=st.session_state.sink_dial),
     )
-    lifted = rows[rows.sink > 0]
-    ends = {
-        "smallest met": "low",
-        "largest met": "high",
-        "certified smallest": "certified_low",
-        "certified largest": "certified_high",
-    }
-    spread = pd.concat(
-        pd.DataFrame({"series": name, "sink": lifted["sink"], "value": lifted[column]})
-        for name, column in ends.items()
-    )
-    base = float(rows.loc[rows.sink == 0, "error"].iloc[0])
-    errors = pd.concat(
+    found = followed(settings)
+    low, high = found.interval
+    told = "ridge" if isinstance(settings.sink, str) else f"{settings.sink:g}"
+    here = ridge if isinstance(settings.sink, str) else float(settings.sink)
+    values = pd.DataFrame(
         [
-            pd.DataFrame(
-                {"series": "sink s", "sink": lifted["sink"], "error": lifted["error"]}
-            ),
+            {"prompt": p + 1, "value": value}
+            for p, row in enumerate(found.eigenvalues.tolist())
+            for value in row
+        ]
+    )
+    at = min(settings.steps, len(found.errors) - 1)
+    st.write(
+        f"**s = {told}**: condition number certified {high / low:.3g}, met "
+        f"{(values.value.max() / values.value.min()):.3g}; relative error of the first prompt "
+        f"after {at} steps **{found.errors[at]:.2g}**."
+    )
+    shown = {"sink_now": laws.eigenvalues(values, low=low, high=high, matrix=f"P⁻¹A, s = {told}")}
+    lifted = rows[rows.sink > 0] if len(rows) else rows
+    if len(lifted):
+        ends = {
+            "smallest met": "low",
+            "largest met": "high",
+            "certified smallest": "certified_low",
+            "certified largest": "certified_high",
+        }
+        spread = [
+            pd.DataFrame({"series": name, "sink": lifted["sink"], "value": lifted[column]})
+            for name, column in ends.items()
+        ]
+        base = float(rows.loc[rows.sink == 0, "error"].iloc[0])
+        errors = [
+            pd.DataFrame({"series": "sink s", "sink": lifted["sink"], "error": lifted["error"]}),
             pd.DataFrame({"series": "s = 0, the paper's", "sink": lifted["sink"], "error": base}),
         ]
-    )  # fmt: skip
-    _shown(
-        {
-            "sink_spectrum": laws.lines(
-                spread,
-                Axis("sink", "sink level s"),
-                Axis("value", "eigenvalue of P⁻¹A"),
-                title="Spectrum of P⁻¹A, P = D + sI",
-            ),
-            "sink_error": laws.lines(
-                errors,
-                Axis("sink", "sink level s"),
-                Axis("error", "mean relative error"),
-                title=f"Error after {settings.steps} steps, certified coefficients",
-            ),
-        },
-        "sink",
-    )
+        if here > 0:  # zero has no place on a logarithmic axis
+            mark = {"series": [f"now: s = {told}"] * 2, "sink": [here] * 2}
+            spread.append(pd.DataFrame({**mark, "value": [low, high]}))
+            top = [lifted["error"].min(), lifted["error"].max()]
+            errors.append(pd.DataFrame({**mark, "error": top}))
+        shown["sink_spectrum"] = laws.lines(
+            pd.concat(spread),
+            Axis("sink", "sink level s"),
+            Axis("value", "eigenvalue of P⁻¹A"),
+            title="Spectrum of P⁻¹A, P = D + sI",
+        )
+        shown["sink_error"] = laws.lines(
+            pd.concat(errors),
+            Axis("sink", "sink level s"),
+            Axis("error", "mean relative error"),
+            title=f"Error after {settings.steps} steps, certified coefficients",
+        )
+    _shown(shown, "sink")
     st.caption(
-        f"Update rule: {RULES[settings.update]}, products exact. The certified step "
-        "grows as the largest certified eigenvalue falls; a step near 2 damps the top mode slowly, "
-        "which is why an early error can be worse with a smaller spectrum."
+        f"Update rule: {RULES[settings.update]}, products exact. The certified step grows as the "
+        "largest certified eigenvalue falls; a step near 2 damps the top mode slowly, which is why "
+        "an early error can be worse with a smaller spectrum."
     )
 
 
@@ -464,10 +481,10 @@ def _precision(settings: Settings) -> None:
         return
     floors = rows.groupby("dtype", sort=False)["error"].min()
     st.write(
-        "The same weights in four precisions, each with its own sink levels. Floors: "
+        "The same construction in four precisions, each with its own sink levels. Floors: "
         + ", ".join(f"**{name} {value:.1e}**" for name, value in floors.items())
-        + f" within {int(rows.step.max())} steps. In the two wide ones depth and the product "
-        "error set the floor, in half precision rounding does."
+        + f" within {int(rows.step.max())} Chebyshev steps, with balanced products so wide "
+        f"(m = {WIDE:,}) that rounding alone is left, where the depth suffices."
     )
     rows = rows[rows.step % 2 == 0].rename(columns={"dtype": "series"})
     _shown(
@@ -489,7 +506,8 @@ def _looseness(settings: Settings) -> None:
         return
     st.write(
         "How many times larger the bounds are than what happens, medians over prompts, at the "
-        f"depth T = {settings.steps} and width m = {settings.segments} of the sidebar."
+        f"depth T = {settings.steps} and width m = {settings.segments} of the sidebar; balanced "
+        "products in float64, and the calibrated range of α, within which the bounds hold."
     )
     ratios = rows.assign(
         **{
@@ -510,14 +528,14 @@ def _looseness(settings: Settings) -> None:
     )
 
 
-TOPICS: Mapping[str, Callable[[Settings], None]] = {
-    "dial": _dial,
-    "spectrum": _spectrum,
-    "depth": _depth,
-    "width": _width,
-    "rules": _rules,
-    "transfer": _transfer,
-    "sink": _sink,
-    "precision": _precision,
-    "looseness": _looseness,
+TOPICS: Mapping[str, tuple[str, Callable[[Settings], None]]] = {
+    "dial": ("ε → depth", _dial),
+    "spectrum": ("Spectrum", _spectrum),
+    "depth": ("Depth and N", _depth),
+    "width": ("Width", _width),
+    "rules": ("Update rules", _rules),
+    "transfer": ("One step size", _transfer),
+    "sink": ("Sink", _sink),
+    "precision": ("Precision", _precision),
+    "looseness": ("Looseness", _looseness),
 }
