@@ -1,5 +1,6 @@
 """The guarantee of an ε: what is built keeps it, and its figures are those of direct solves."""
 
+import math
 from itertools import islice
 from typing import Any
 
@@ -41,14 +42,32 @@ def test_its_measured_error_is_that_of_a_direct_solve() -> None:
     model = build(found.construction)
     stream = model(model.embed(problem))
     answers = stream[:, 1 + 12 :, model.slots.index["f"]].numpy()
-    worst = 0.0
+    c, worst, product, relative, gaps = found.construction, 0.0, 0.0, [], []
     for p in range(3):
         K = np.exp(-((X[p, :, None] - X[p, None]) ** 2).sum(-1) / 0.5)
         k = np.exp(-((Q[p, :, None] - X[p, None]) ** 2).sum(-1) / 0.5)
         exact = k @ np.linalg.solve(K + 0.1 * np.eye(12), y[p])
         worst = max(worst, np.abs(answers[p] - exact).max())
-    assert found.measured is not None
-    assert found.measured.error == pytest.approx(worst, rel=1e-6)
+        relative.append(np.linalg.norm(answers[p] - exact) / np.linalg.norm(exact))
+        # The rule itself, on D⁻¹A with eigenvalues certified in [λ/N, 1 + λ]
+        alpha, change = np.zeros(12), np.zeros(12)
+        theta, radius, omega = 1.1 / 2 + 0.1 / 24, 1.1 / 2 - 0.1 / 24, 0.0
+        gaps.append([np.abs(exact).max()])
+        for _ in range(c.steps):
+            G = (y[p] - K @ alpha - 0.1 * alpha) / K.sum(1)
+            new = 1 / (2 * theta / radius - omega) if omega else radius / theta
+            change = omega * new * change + (2 * new / radius if omega else 1 / theta) * G
+            omega, alpha = new, alpha + change
+            gaps[-1].append(np.abs(k @ alpha - exact).max())
+        product = max(product, np.abs(answers[p] - k @ alpha).max())
+    measured = found.measured
+    assert measured is not None
+    assert measured.error == pytest.approx(worst, rel=1e-6)
+    assert measured.relative == pytest.approx(np.mean(relative), rel=1e-6)
+    assert measured.product == pytest.approx(product, rel=1e-5)
+    each = np.array(gaps).max(0)
+    assert measured.iteration == pytest.approx(each[-1], rel=1e-4)
+    assert found.needed == (each <= 0.01).argmax()
 
 
 @pytest.mark.parametrize("update", [*RULES, "function_space"])
@@ -80,7 +99,19 @@ def test_what_would_take_too_long_is_not_measured_but_told() -> None:
     found = guarantee(SMALL.but(ridge=1e-3), 0.01)
     assert found.measured is None
     assert found.seconds > 6
-    assert found.affordable > 0.01
+    near = guarantee(SMALL.but(ridge=1e-3), found.affordable)
+    assert near.measured is not None
+    assert near.seconds <= 6
+    assert guarantee(SMALL.but(ridge=1e-3), found.affordable / 1.25).measured is None
+
+
+def test_weights_beyond_memory_are_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    fused = SMALL.but(update="chebyshev", layout="fused", n=32)
+    monkeypatch.setenv("KRRVIZ_MAX_MEMORY", "0.5")
+    found = guarantee(fused, 1e-3)  # 92 layers of 4 · 9000 hinges
+    assert found.measured is None
+    assert found.seconds == math.inf
+    assert guarantee(fused.but(layout="paper"), 1e-3).measured is not None
 
 
 @pytest.mark.parametrize(
