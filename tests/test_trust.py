@@ -83,7 +83,9 @@ def test_every_rule_is_checked_against_its_own(
 ) -> None:
     checks = trust(SMALL.but(update=update, ridge_scale=ridge_scale, sink=sink))
     assert [check.name for check in checks if not check.passed] == []
-    factor = "g" if update == "function_space" else "nα" if ridge_scale == "per_sample" else "α"
+    count = "n" if ridge_scale == "per_sample" else ""
+    named = {"function_space": "g", "nesterov": count + "a"}
+    factor = named.get(update, count + "α")
     assert [check.name for check in checks][::3] == [
         f"transformer = {RULES[update]}", f"range of {factor}",
     ]  # fmt: skip
