@@ -121,7 +121,7 @@ def test_a_sweep_stops_keeps_what_it_has_and_goes_on(
     assert "N = 16" in kept
     assert len(kept) < 7
     page.get_by_role("button", name="Go on").click()
-    expect(page.get_by_text("per-sample ridge with sink = ridge:", exact=False)).to_be_visible(
+    expect(page.get_by_text("Steps to 1e-3 at N = 16, 32, 64, 128, 256, 512, 1024")).to_be_visible(
         timeout=60_000
     )
     settled(page)
