@@ -9,7 +9,7 @@ import math
 import platform
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -18,9 +18,12 @@ import pandas as pd
 from krrviz.fan import fan
 from krrviz.frames import fan_rows, step_rows
 from krrviz.guarantee import guarantee
+from krrviz.machine import compute_device
 from krrviz.scaling import SWEEPS, Rows
 from krrviz.settings import Settings, SettingsError
 from krrviz.tables import Table, TableError, read_csv
+from krrviz.trained.gpt import CheckpointError
+from krrviz.trained.train import RECIPES, train
 from krrviz.trust import factor_name, trust
 
 VERSIONS = ("krrviz", "torch", "numpy", "pandas")
@@ -72,6 +75,18 @@ def main(arguments: list[str] | None = None) -> int:
     )
     scaling.set_defaults(call=_scaling)
 
+    training = commands.add_parser(
+        "train",
+        help="train a GPT-2-style model on the task, or go on with it",
+        description="Trains a recipe into DIR/RECIPE.safetensors (averaged weights), .json (its "
+        "card), .csv (step, loss, gap to KRR) and .state.safetensors (what going on needs). "
+        "Killed at any moment and started again, it goes on from the last checkpoint.",
+    )
+    training.add_argument("recipe", choices=[*RECIPES], help="what to train")
+    training.add_argument("--out", metavar="DIR", required=True, help="folder to write into")
+    training.add_argument("--steps", type=int, help="how many in all; default the recipe's")
+    training.set_defaults(call=_train)
+
     bench = commands.add_parser("bench", help="print the figures and times of this machine")
     bench.set_defaults(call=_bench)
 
@@ -81,7 +96,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         options.call(options)
-    except (SettingsError, TableError, OSError) as error:
+    except (SettingsError, TableError, CheckpointError, OSError) as error:
         print(f"krrviz: {error}", file=sys.stderr)
         return 2
     return 0
@@ -226,6 +241,29 @@ def _scaling(options: argparse.Namespace) -> None:
         json.dumps(asdict(settings), indent=2, ensure_ascii=False) + "\n", "utf-8"
     )
     print(f"wrote {', '.join(f'{name}.csv' for name in options.only or SWEEPS)} to {out}")
+
+
+def _train(options: argparse.Namespace) -> None:
+    recipe = RECIPES[options.recipe]
+    if options.steps is not None:
+        recipe = replace(recipe, steps=options.steps)
+    device = compute_device(Settings(dtype="float32"))
+    started = time.perf_counter()
+
+    def told(step: int, loss: float, found: dict[str, float]) -> None:
+        print(
+            f"step {step} of {recipe.steps}: loss {loss:.4f}, gap to KRR "
+            f"{found['gap_to_krr']:.3f}, {time.perf_counter() - started:.0f} s",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    card = train(recipe, _folder(options.out) / options.recipe, device, told)
+    if card:
+        figures = ", ".join(f"{name} {value:.4g}" for name, value in card["figures"].items())
+        print(f"{options.recipe}: {card['steps']} steps on {card['device']}; {figures}")
+    else:
+        print(f"{options.recipe}: its {recipe.steps} steps were taken before")
 
 
 def _bench(options: argparse.Namespace) -> None:

@@ -12,10 +12,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from krrviz import Settings, fan_frame
+from krrviz import Settings, cli, fan_frame
 from krrviz.cli import main
 from krrviz.guarantee import guarantee
 from krrviz.scaling import SWEEPS
+from krrviz.trained.gpt import Shape, load
+from krrviz.trained.prompts import Task
+from krrviz.trained.train import Recipe
 
 LINK = "data=gp&n=12&queries=5&prompts=3&steps=6&segments=16"
 FILES = {"settings.json", "trajectories.csv", "fan.csv", "summary.json"}
@@ -210,6 +213,29 @@ def test_scaling_writes_the_sweeps_rows(tmp_path: Path) -> None:
     rows = pd.DataFrame([row for _, point in SWEEPS["sink"](settings, None) for row in point()])
     written = pd.read_csv(tmp_path / "sink.csv", keep_default_na=False)
     pd.testing.assert_frame_equal(written, rows)
+
+
+# -- train ----------------------------------------------------------------------------------------
+
+
+def test_train_goes_on_where_it_stopped_and_says_how_far(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    tiny = Recipe(
+        shape=Shape(n=4, layers=1, width=8, heads=2), task=Task(n=4), steps=4, batch=4,
+        warm_up=1, every=2,
+    )  # fmt: skip
+    monkeypatch.setitem(cli.RECIPES, "main-0", tiny)
+    assert main(["train", "main-0", "--out", str(tmp_path)]) == 0
+    told = capsys.readouterr()
+    assert "step 2 of 4: loss" in told.err
+    assert "step 4 of 4: loss" in told.err
+    assert told.out.startswith("main-0: 4 steps on cpu; loss")
+    assert load(tmp_path / "main-0")[1]["steps"] == 4
+    assert main(["train", "main-0", "--out", str(tmp_path)]) == 0
+    assert "were taken before" in capsys.readouterr().out
+    assert main(["train", "main-0", "--steps", "6", "--out", str(tmp_path)]) == 2
+    assert "holds the training of another recipe" in capsys.readouterr().err
 
 
 # -- a person's own file --------------------------------------------------------------------------

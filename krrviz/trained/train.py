@@ -70,7 +70,7 @@ class Recipe:
 
 
 MAIN = Recipe(steps=12_000)
-RECIPES: Mapping[str, Recipe] = {
+RECIPES: dict[str, Recipe] = {
     "main-0": MAIN,
     "linear-0": replace(MAIN, shape=Shape(attention="linear")),
     "laplacian-0": replace(MAIN, task=Task(kernel="laplacian")),
