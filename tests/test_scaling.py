@@ -197,6 +197,10 @@ def test_each_precision_has_a_floor_of_its_own() -> None:
     assert 1e-8 < floors["float32"] < 1e-5
     assert 1e-4 < floors["float16"] < 3e-2
     assert 1e-3 < floors["bfloat16"] < 0.2
+    # A kernel so narrow that float16 cannot mask a key: the others are still there.
+    points = dict(SWEEPS["precision"](GP.but(n=4, prompts=1, bandwidth=0.005), None))
+    assert points["float16"]() == []
+    assert len(points["float32"]()) == 257
 
 
 def test_bounds_are_never_below_what_is_measured() -> None:

@@ -14,6 +14,7 @@ from krrviz.charts import STYLES, Figure
 from krrviz.frames import RULE_METHODS, TITLES, system
 from krrviz.guarantee import Guarantee
 from krrviz.laws import Axis, Frame
+from krrviz.machine import DTYPES
 from krrviz.scaling import TUNED_AT, TUNED_STEPS, WIDE, power
 from krrviz.settings import Settings, SettingsError
 from krrviz.trust import RULES, factor_name
@@ -480,6 +481,8 @@ def _precision(settings: Settings) -> None:
     if rows.empty:
         return
     floors = rows.groupby("dtype", sort=False)["error"].min()
+    if left_out := [name for name in DTYPES if name not in floors]:
+        st.info(f"{', '.join(left_out)} cannot hold the weights of these settings.")
     st.write(
         "The same construction in four precisions, each with its own sink levels. Floors: "
         + ", ".join(f"**{name} {value:.1e}**" for name, value in floors.items())
