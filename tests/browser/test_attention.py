@@ -316,8 +316,11 @@ def test_a_phone_shows_all_of_it(page: Page, app: str, settled: Settled, scheme:
 
 def test_three_maps_stand_side_by_side(page: Page, app: str, settled: Settled) -> None:
     opened(page, settled, app + START)
-    boxes = [canvas.bounding_box() for canvas in page.locator(f"{MAPS} canvas.cells").all()[:3]]
-    assert len({box["y"] for box in boxes if box}) == 1
+    tops = page.locator(f"{MAPS} canvas.cells").evaluate_all(  # all at one moment
+        "canvases => canvases.slice(0, 3).map(canvas => canvas.getBoundingClientRect().y)"
+    )
+    assert len(tops) == 3
+    assert len({*tops}) == 1
 
 
 def test_rounding_is_not_painted_as_if_it_were_large(
