@@ -15,7 +15,7 @@ from krrviz.frames import RULE_METHODS, TITLES, system
 from krrviz.guarantee import Guarantee
 from krrviz.laws import Axis, Frame
 from krrviz.machine import DTYPES
-from krrviz.scaling import TUNED_AT, TUNED_STEPS, WIDE, power
+from krrviz.scaling import TUNED_AT, TUNED_STEPS, WIDE, Power, Tail, power
 from krrviz.settings import Settings, SettingsError
 from krrviz.trust import RULES, factor_name
 from krrviz.ui import state
@@ -88,7 +88,7 @@ def _dial(settings: Settings) -> None:
         f"Proved in exact arithmetic while |y| ≤ {c.label_bound:g} and ‖x‖ ≤ {c.input_bound:.3g}; "
         f"no {factor_name(c)} leaves R = {found.certificate.alpha_range:.4g} then. Rounding is an "
         "allowance and no proof; ε has room for it. "
-        + f"The sidebar's T and m are not used here; rule, product, sink, ridge and precision are. "
+        "The sidebar's T and m are not used here; rule, product, sink, ridge and precision are. "
         f"Solves ({system(settings)})α = y, certified for all n ≤ {c.n_max}."
     )
 
@@ -128,10 +128,12 @@ def _table(found: Guarantee) -> str:
 
 def _count(value: float) -> str:
     """A large number as people say it."""
-    for size, word in ((1e12, " trillion"), (1e9, " billion"), (1e6, " million"), (1e3, ",000")):
+    if value >= 1e15:
+        return f"{value:.1e}"
+    for size, word in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")):
         if value >= size:
-            return f"{value / size:.3g}{word}" if value < 1e15 else f"{value:.1e}"
-    return f"{value:.0f}"
+            return f"{value / size:.3g} {word}"
+    return f"{value:,.0f}"
 
 
 def _budget(found: Guarantee) -> Frame:
@@ -164,13 +166,7 @@ def _spectrum(settings: Settings) -> None:
         f"**{_signed(found.expected)}**, certified "
         f"{_signed(certified)} a step at worst."
     )
-    values = pd.DataFrame(
-        [
-            {"prompt": p + 1, "value": value}
-            for p, row in enumerate(found.eigenvalues.tolist())
-            for value in row
-        ]
-    )
+    values = _eigenvalues(found)
     named = {
         "measured, first prompt": found.errors,
         "its own spectrum, max |p_t|": found.true,
@@ -204,6 +200,17 @@ def _spectrum(settings: Settings) -> None:
             ),
         },
         "spectrum",
+    )
+
+
+def _eigenvalues(found: Tail) -> Frame:
+    """A tail's eigenvalues: columns prompt, value."""
+    prompts, each = found.eigenvalues.shape
+    return pd.DataFrame(
+        {
+            "prompt": np.repeat(np.arange(prompts) + 1, each),
+            "value": found.eigenvalues.ravel(),
+        }
     )
 
 
@@ -315,10 +322,10 @@ def _width(settings: Settings) -> None:
     st.caption("Exponents with 95 % intervals of the fits; largest over drawn operands.")
 
 
-def _fit(found: object) -> str:
+def _fit(found: Power | None) -> str:
     if found is None:
         return "too few points"
-    return f"{found.exponent:.3f} ({found.low:.3f} to {found.high:.3f})"  # pyright: ignore[reportAttributeAccessIssue]
+    return f"{found.exponent:.3f} ({found.low:.3f} to {found.high:.3f})"
 
 
 # -- Update rules -------------------------------------------------------------------------------
@@ -417,13 +424,7 @@ def _sink(settings: Settings) -> None:
     low, high = found.interval
     told = "ridge" if isinstance(settings.sink, str) else f"{settings.sink:g}"
     here = ridge if isinstance(settings.sink, str) else float(settings.sink)
-    values = pd.DataFrame(
-        [
-            {"prompt": p + 1, "value": value}
-            for p, row in enumerate(found.eigenvalues.tolist())
-            for value in row
-        ]
-    )
+    values = _eigenvalues(found)
     at = min(settings.steps, len(found.errors) - 1)
     st.write(
         f"**s = {told}**: condition number certified {high / low:.3g}, met "
