@@ -292,6 +292,18 @@ METHODS = (
     "preconditioned_conjugate_gradient",
 )
 
+# In the order of their making; one that is not there is shown as missing.
+CHECKPOINTS = (
+    "main-0",
+    "linear-0",
+    "laplacian-0",
+    "main-1",
+    "main-2",
+    "matern-0",
+    "full-0",
+    "deep-0",
+)
+
 PROBLEM, TRANSFORMER, COMPARISON, MACHINE = "problem", "transformer", "comparison", "machine"
 
 
@@ -583,6 +595,38 @@ class View(Record):
         Number(1e-15, 1e3),
         "Accuracy ε",
         "Largest |transformer − exact KRR| allowed, in standard deviations of the labels.",
+        "view",
+    )
+    model: str = setting(
+        "main-0", Choice((*CHECKPOINTS, "own")), "Trained model", "Which checkpoint.", "view"
+    )
+    study: str = setting(
+        "fan",
+        Choice(("fan", "match", "operator", "heads", "controls", "beyond", "yours")),
+        "Topic",
+        "What the page on trained models shows.",
+        "view",
+    )
+    readout: str = setting(
+        "lens",
+        Choice(("lens", "labels", "krr")),
+        "Readout",
+        "How a layer's answer is read: lens, by the model's own head; or by a linear probe fitted "
+        "to the labels or to exact KRR.",
+        "view",
+    )
+    metric: str = setting(
+        "similarity",
+        Choice(("similarity", "difference", "profile", "operator")),
+        "Metric",
+        "What says how alike a layer and a solver's step are.",
+        "view",
+    )
+    ablation: str = setting(
+        "kernels",
+        Choice(("kernels", "attention", "constructed")),
+        "Topic",
+        "What the page on ablations shows.",
         "view",
     )
     fault: str = setting(

@@ -172,8 +172,10 @@ class GPT(nn.Module):
         n, queries = X.shape[1], x_query.shape[1]
         h = self.read(self.tokens(X, y, x_query))
         if self.position is not None:
-            # Every query stands where the next point would.
-            place = torch.arange(2 * n + queries, device=h.device).clamp_max(2 * n)
+            # Every query stands where the next point would; what is beyond the longest prompt of
+            # training has its last place.
+            last = 2 * min(n, self.shape.n)
+            place = torch.arange(2 * n + queries, device=h.device).clamp_max(last)
             h = h + self.position(place)
         seen = self.seen(n, queries, count)
         kept = [h]

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+
+from krrviz.problem import Problem
 
 Kernel = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -91,6 +94,29 @@ def draw(task: Task, batch: int, generator: torch.Generator) -> Prompts:
     scale = (1 + ridge).sqrt()[:, None]
     y = f + ridge.sqrt()[:, None] * seeds[1, ..., 0]
     return Prompts(task, X, y / scale, f / scale, bandwidth, ridge)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class KernelProblem(Problem):
+    """A problem under another kernel than the Gaussian; all slots are used.
+
+    Where a kernel's row sums are not all positive, row-sum preconditioning has no meaning, and
+    what it makes diverges.
+    """
+
+    kernel: str
+
+    @cached_property
+    def K(self) -> Float[Tensor, "*batch N N"]:
+        return self._between(self.X)
+
+    @cached_property
+    def k_query(self) -> Float[Tensor, "*batch Q N"]:
+        return self._between(self.x_query)
+
+    def _between(self, points: Tensor) -> Tensor:
+        bandwidth = torch.tensor(self.bandwidth, device=self.X.device, dtype=self.X.dtype)
+        return KERNELS[self.kernel](points, self.X, bandwidth)
 
 
 def answers(prompts: Prompts, kernel: str | None = None) -> Float[Tensor, "batch points"]:
