@@ -264,10 +264,20 @@ def solve(
         raise ValueError(f"steps={steps} must be 0 or more")
     if policy not in POLICIES:
         raise ValueError(f"policy={policy!r} must be one of {', '.join(POLICIES)}")
+    interval, step = tuned(problem, method, policy, step_size, n_max or problem.n_max)
+    return record(method, SOLVERS[method].bind(interval, step), problem, steps)
+
+
+def tuned(
+    problem: Problem, method: str, policy: str, step_size: float | None, n_max: int
+) -> tuple[Interval, Tensor]:
+    """The interval and the step that a policy gives a method on ``problem``."""
     entry = SOLVERS[method]
     followed = entry.policy(policy) or "certified"  # conjugate gradient ignores the interval
-    interval = policy_interval(followed, entry.operator, problem, n_max or problem.n_max, step_size)
+    interval = policy_interval(followed, entry.operator, problem, n_max, step_size)
     interval = Interval(interval.low.to(problem.y), interval.high.to(problem.y))
     # 1/L for one_over_l and manual, 2/(μ + L) otherwise.
-    step = 1 / interval.high if followed in ("one_over_l", "manual") else interval.best_step
-    return record(method, entry.bind(interval, step), problem, steps)
+    return interval, 1 / interval.high if followed in (
+        "one_over_l",
+        "manual",
+    ) else interval.best_step

@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Literal
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float
@@ -195,9 +196,20 @@ def eigenvalues(
 ) -> Float[Tensor, "*batch N"]:
     """Each prompt's eigenvalues in float64, ascending.
 
-    P⁻¹A is similar to the symmetric P^−½AP^−½. Unused slots would add an eigenvalue of their
-    own; their diagonal is set to the mean of the used ones, which never is an extreme.
+    Several methods ask for the same ones: a problem's are kept as long as it is.
     """
+    kept = _known.setdefault(problem, {})
+    if (operator, sink) not in kept:
+        kept[operator, sink] = _eigenvalues(operator, problem, sink)
+    return kept[operator, sink]
+
+
+_known: WeakKeyDictionary[Problem, dict[tuple[Operator, Sink], Tensor]] = WeakKeyDictionary()
+
+
+def _eigenvalues(operator: Operator, problem: Problem, sink: Sink) -> Tensor:
+    # P⁻¹A is similar to the symmetric P^−½AP^−½. Unused slots would add an eigenvalue of their
+    # own; their diagonal is set to the mean of the used ones, which never is an extreme.
     problem = problem.to(problem.X.device, torch.float64)
     used = problem.used
     matrix = problem.A

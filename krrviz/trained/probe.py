@@ -1,23 +1,329 @@
-"""Probe: what each layer of a trained model answers, and which solver's steps that is like."""
+"""Probe: what each layer of a trained model answers, holds and does, and the controls of that."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from krrviz.trained.gpt import GPT
-from krrviz.trained.prompts import Prompts
+from krrviz.trained.gpt import GPT, Shape
+from krrviz.trained.prompts import KERNELS, Prompts, Task, answers, coefficients, draw, labelled
+
+Answers = Float[Tensor, "layers batch N"]
+
+PENALTY = 1e-4  # of a ridge probe, relative to its features' mean square
+LEAST = 4  # samples a probe needs for each of its coefficients
+OPERATOR_AT = (2, 4, 8, 16, 31)  # context lengths whose ∂f/∂y and additivity are looked at
+FEW = 32  # prompts of what costs a derivative each
+
+READOUTS = {
+    "lens": "the model's own head",
+    "labels": "a probe fitted to the labels",
+    "krr": "a probe fitted to exact KRR",
+}
+TARGETS = {
+    "labels": "the next label y",
+    "krr": "the exact KRR answer",
+    "alpha": "its own coefficient αₙ",
+    "degree": "its inverse row sum 1/Dₙ",
+}
+
+
+class ProbeError(ValueError):
+    """A model that cannot be probed so; the message names what is wanting."""
+
+
+def fixed_task(card: dict[str, Any]) -> Task:
+    """The task that a card's model is probed on: σ and λ at the middle of what it was trained on.
+
+    Raises
+    ------
+    ProbeError
+        The card names no task.
+    """
+    try:
+        task = Task(**card["recipe"]["task"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ProbeError(f"the card names no task that can be drawn: {error}") from None
+    middle = {name: (math.sqrt(math.prod(getattr(task, name))),) * 2
+              for name in ("bandwidth", "ridge")}  # fmt: skip
+    return replace(task, **middle)
+
+
+# ---------------------------------------------------------------------------------------------
+# What stands in the stream
+
+
+def stream(model: GPT, prompts: Prompts) -> tuple[Tensor, Tensor]:
+    """The stream before the first block and after each, where the model answers and where it reads.
+
+    Returns (layers, batch, N+1, width) at the tokens that answer from n = 0 … N points, and
+    (layers, batch, N, width) at the tokens of the labels.
+    """
+    weight = next(model.parameters())
+    X, y = (value.to(weight) for value in (prompts.X, prompts.y))
+    n = X.shape[1] - 1
+    if model.shape.layout == "interleaved":
+        h = torch.stack(model.stream(X[:, :-1], y[:, :-1], X[:, -1:]))
+        return torch.cat([h[..., : 2 * n : 2, :], h[..., 2 * n :, :]], -2), h[..., 1 : 2 * n : 2, :]
+    # Pairs see one another both ways: each context length is a pass of its own.
+    passes = [
+        torch.stack(
+            model.stream(
+                X[:, :-1], y[:, :-1], X[:, m : m + 1], count=torch.full((len(X),), m).to(X.device)
+            )
+        )
+        for m in range(n + 1)
+    ]
+    return torch.stack([h[..., -1, :] for h in passes], -2), passes[-1][..., :n, :]
 
 
 @torch.no_grad()
 def lens(model: GPT, prompts: Prompts) -> Float[Tensor, "layers batch points"]:
     """What the model's own head reads off the stream before the first block and after each.
 
-    At every x token, n = 0 … N points before it; in the layout of pairs only at the last, n = N.
+    At n = 0 … N points.
     """
-    weight = next(model.parameters())
-    X, y = (value.to(weight) for value in (prompts.X, prompts.y))
-    stream = model.stream(X[:, :-1], y[:, :-1], X[:, -1:])
-    n = X.shape[1] - 1
-    return torch.stack([model.answer(model.at_inputs(h, n)) for h in stream]).cpu().double()
+    return model.answer(stream(model, prompts)[0]).cpu().double()
+
+
+# ---------------------------------------------------------------------------------------------
+# Linear probes
+
+
+def targets(prompts: Prompts, layout: str) -> dict[str, Float[Tensor, "batch N"]]:
+    """What the probes are fitted to; the first two stand where the model answers, n ≥ 1."""
+    K = KERNELS[prompts.task.kernel](prompts.X, prompts.X, prompts.bandwidth)[:, :-1, :-1]
+    if layout == "interleaved":  # a token knows of the points up to its own
+        alpha, degree = coefficients(prompts)[:, :-1], K.tril().sum(-1)
+    else:
+        A = K + torch.diag_embed(prompts.ridge[:, None].expand(K.shape[:-1]))
+        alpha, degree = torch.linalg.solve(A, prompts.y[:, :-1]), K.sum(-1)
+    return {
+        "labels": prompts.y[:, 1:],
+        "krr": answers(prompts)[:, 1:],
+        "alpha": alpha,
+        "degree": 1 / degree,
+    }
+
+
+def fitted(
+    features: Float[Tensor, "layers batch N channels"], wanted: Float[Tensor, "batch N targets"]
+) -> Float[Tensor, "layers channels targets"]:
+    """Ridge regression of several targets on each layer's features.
+
+    Raises
+    ------
+    ProbeError
+        Too few samples for so many coefficients.
+    """
+    (prompts, n), channels = wanted.shape[:2], features.shape[-1]
+    if prompts * n < LEAST * channels:
+        raise ProbeError(
+            f"prompts={prompts} of {n} points are too few: probes of width {channels - 1} need at "
+            f"least {math.ceil(LEAST * channels / n)}"
+        )
+    H = features.flatten(1, 2)
+    gram = H.mT @ H
+    size = gram.diagonal(dim1=-2, dim2=-1).mean(-1)
+    gram.diagonal(dim1=-2, dim2=-1).add_(PENALTY * size[:, None])
+    return torch.linalg.solve(gram, H.mT @ wanted.flatten(0, 1))
+
+
+def read(
+    features: Float[Tensor, "layers batch N channels"], probe: Float[Tensor, "layers channels"]
+) -> Answers:
+    """What probes read off features."""
+    return (features @ probe[:, None, :, None])[..., 0]
+
+
+def explained(found: Answers, target: Float[Tensor, "batch N"]) -> Float[Tensor, " layers"]:
+    """R² of each layer; below 0 it is worse than the mean."""
+    spread = (target - target.mean()).square().mean()
+    return 1 - (found - target).square().mean((1, 2)) / spread
+
+
+# ---------------------------------------------------------------------------------------------
+# All of it
+
+
+@dataclass(frozen=True, eq=False)
+class Probed:
+    """What a model's layers answer, hold and do.
+
+    prompts : those it was asked; answers : by readout, controls among them, at n = 1 … N
+    krr, noiseless, labels : (batch, N), what they are measured against
+    explained : R² on these prompts of the probes for each of ``TARGETS``; and of the same on a
+        network that was never trained
+    defect : additivity defect of each layer's lens, on the prompts of ``split``
+    operators : by readout (layers, few, Σn), ∂f/∂y at ``operator_at``, of the first few prompts
+    """
+
+    prompts: Prompts
+    answers: dict[str, Answers]
+    krr: Float[Tensor, "batch N"]
+    noiseless: Float[Tensor, "batch N"]
+    labels: Float[Tensor, "batch N"]
+    explained: dict[str, Float[Tensor, " layers"]]
+    untrained: dict[str, Float[Tensor, " layers"]]
+    defect: Float[Tensor, " layers"]
+    split: tuple[Prompts, Prompts, Prompts]
+    operators: dict[str, Float[Tensor, "layers few entries"]]
+
+    @property
+    def few(self) -> Prompts:
+        """The prompts of ``operators``."""
+        return _few(self.prompts)
+
+
+def probe(model: GPT, task: Task, prompts: int, seed: int = 0) -> Probed:
+    """Ask ``model`` as many prompts, with probes fitted to as many others.
+
+    Two controls stand among the answers: ``untrained …``, the same probes on a network of the
+    same shape with random weights; ``shuffled …``, probes fitted to the targets of other prompts.
+
+    Raises
+    ------
+    ProbeError
+        Too few prompts for the probes; the message says how many they need.
+    """
+    generator = torch.Generator().manual_seed(2**40 + seed)  # far from training's seeds
+    asked, fit = draw(task, prompts, generator), draw(task, prompts, generator)
+    layout = model.shape.layout
+    wanted, goal = targets(fit, layout), targets(asked, layout)
+    other = untrained(model.shape).to(next(model.parameters()).device)
+
+    probes = {"lens": _head(model)}
+    found, r2 = {}, []
+    for name, net in (("", model), ("untrained ", other)):
+        ours, theirs = _features(net, asked), _features(net, fit)
+        r2.append({})
+        for place, names in (("answers", ("labels", "krr")), ("labels", ("alpha", "degree"))):
+            value = torch.stack([wanted[target] for target in names], -1)
+            fits = fitted(theirs[place], value).unbind(-1)
+            for target, weights in zip(names, fits, strict=True):
+                answer = read(ours[place], weights)
+                r2[-1][target] = explained(answer, goal[target])
+                if place == "answers":
+                    found[name + target], probes[name + target] = answer, weights
+        if not name:
+            found["lens"] = read(ours["answers"], probes["lens"])
+            strange = fitted(theirs["answers"], wanted["krr"].roll(1, 0)[..., None])
+            found["shuffled krr"] = read(ours["answers"], strange[..., 0])
+    parts = split(asked, generator)
+    readers = {name: probes[name] for name in READOUTS}
+    return Probed(
+        prompts=asked,
+        answers=found,
+        krr=goal["krr"],
+        noiseless=asked.noiseless[:, 1:],
+        labels=asked.y[:, 1:],
+        explained=r2[0],
+        untrained=r2[1],
+        defect=additivity(*(lens(model, part)[..., operator_at(task.n)] for part in parts)),
+        split=parts,
+        operators=operators(model, asked, readers),
+    )
+
+
+def untrained(shape: Shape, seed: int = 0) -> GPT:
+    """A network that has learnt nothing: its weights are N(0, 1/fan-in).
+
+    Training's own start is so near 0 that every block does next to nothing.
+    """
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = GPT(shape)
+        for weight in model.parameters():
+            if weight.ndim > 1:
+                torch.nn.init.normal_(weight, std=weight.shape[-1] ** -0.5)
+    return model.eval()
+
+
+@torch.no_grad()
+def _features(model: GPT, prompts: Prompts) -> dict[str, Tensor]:
+    """(layers, batch, N, width + 1): where the model answers, n ≥ 1, and where it reads labels."""
+    answering, reading = stream(model, prompts)
+    return {
+        "answers": _normed(model, answering[..., 1:, :]),
+        "labels": _normed(model, reading),
+    }
+
+
+def _normed(model: GPT, h: Tensor) -> Tensor:
+    """The stream after the final norm, at every layer alike, and a constant."""
+    normed = model.norm(h).cpu().double()
+    return torch.cat([normed, torch.ones_like(normed[..., :1])], -1)
+
+
+@torch.no_grad()
+def _head(model: GPT) -> Float[Tensor, "layers channels"]:
+    """The model's own head as a probe of every layer."""
+    own = torch.cat([model.head.weight[0], model.head.bias]).cpu().double()
+    return own.expand(model.shape.layers + 1, -1)
+
+
+# ---------------------------------------------------------------------------------------------
+# Additivity, and the operator ∂f/∂y
+
+
+def split(prompts: Prompts, generator: torch.Generator) -> tuple[Prompts, Prompts, Prompts]:
+    """The first few prompts with labels y₁ + y₂, y₁ and y₂: two draws, each of variance ½."""
+    few = _few(prompts)
+    one, two = (labelled(few.task, few.X, few.bandwidth, few.ridge, generator) for _ in range(2))
+
+    def of(y: Tensor, f: Tensor) -> Prompts:
+        return replace(one, y=y / math.sqrt(2), noiseless=f / math.sqrt(2))
+
+    both = of(one.y + two.y, one.noiseless + two.noiseless)
+    return both, of(one.y, one.noiseless), of(two.y, two.noiseless)
+
+
+def additivity(whole: Answers, one: Answers, two: Answers) -> Float[Tensor, " layers"]:
+    """‖F(y₁+y₂) − F(y₁) − F(y₂)‖/‖F(y₁+y₂)‖ over lengths, mean over prompts; 0 where F is 0."""
+    size = whole.norm(dim=-1)
+    return ((whole - one - two).norm(dim=-1) / size.clamp_min(1e-12)).mean(-1)
+
+
+def operator_at(n: int) -> list[int]:
+    """The context lengths whose ∂f/∂y is taken in prompts of ``n`` points."""
+    return [m for m in OPERATOR_AT if m <= n]
+
+
+def operators(
+    model: GPT, prompts: Prompts, readers: Mapping[str, Float[Tensor, "layers channels"]]
+) -> dict[str, Float[Tensor, "layers few entries"]]:
+    """∂f_ℓ/∂y₁…ₙ at each context length, one after the other, of the first few prompts."""
+    few = _few(prompts)
+    like = next(model.parameters())
+    X, rows = few.X.to(like), []
+    for n in operator_at(prompts.task.n):
+        y = few.y[:, :n].to(like).requires_grad_()
+        # Nothing after the query matters to it: the rest of the prompt is left out.
+        kept = model.stream(X[:, :n], y, X[:, n : n + 1])
+        for layer, h in enumerate(kept):
+            for name, probe in readers.items():
+                answer = (_normed(model, h[:, -1]) @ probe[layer]).sum()
+                (slope,) = torch.autograd.grad(answer, y, retain_graph=True, allow_unused=True)
+                rows.append((name, layer, torch.zeros_like(y) if slope is None else slope))
+    return {
+        name: torch.stack(
+            [
+                torch.cat([slope for a, at, slope in rows if (a, at) == (name, layer)], -1)
+                for layer in range(model.shape.layers + 1)
+            ]
+        )
+        .cpu()
+        .double()
+        for name in readers
+    }
+
+
+def _few(prompts: Prompts) -> Prompts:
+    names = ("X", "y", "noiseless", "bandwidth", "ridge")
+    return replace(prompts, **{name: getattr(prompts, name)[:FEW] for name in names})

@@ -75,6 +75,23 @@ class Prompts:
     bandwidth: Float[Tensor, " batch"]
     ridge: Float[Tensor, " batch"]
 
+    def problem(self, n: int, kernel: str | None = None, ridge_scale: str = "absolute") -> Problem:
+        """The first n points and the query after them; σ and λ are the first prompt's.
+
+        ``ridge_scale`` : where it is per_sample the ridge is λ/N, so that both agree at n = N.
+        """
+        ridge = float(self.ridge[0])
+        return KernelProblem(
+            X=self.X[:, :n],
+            y=self.y[:, :n],
+            x_query=self.X[:, n : n + 1],
+            count=torch.full((len(self.X),), n),
+            bandwidth=float(self.bandwidth[0]),
+            ridge=ridge if ridge_scale == "absolute" else ridge / self.task.n,
+            ridge_scale=ridge_scale,
+            kernel=kernel or self.task.kernel,
+        )
+
 
 def draw(task: Task, batch: int, generator: torch.Generator) -> Prompts:
     """``batch`` prompts of n + 1 points."""
@@ -84,12 +101,21 @@ def draw(task: Task, batch: int, generator: torch.Generator) -> Prompts:
         low, high = (math.log(edge) for edge in edges)
         return (low + share * (high - low)).exp()
 
-    points = task.n + 1
-    X = 2 * torch.rand(batch, points, task.d, generator=generator, dtype=torch.float64) - 1
-    bandwidth, ridge = between(task.bandwidth), between(task.ridge)
+    X = 2 * torch.rand(batch, task.n + 1, task.d, generator=generator, dtype=torch.float64) - 1
+    return labelled(task, X, between(task.bandwidth), between(task.ridge), generator)
+
+
+def labelled(
+    task: Task,
+    X: Float[Tensor, "batch points d"],
+    bandwidth: Float[Tensor, " batch"],
+    ridge: Float[Tensor, " batch"],
+    generator: torch.Generator,
+) -> Prompts:
+    """Prompts with these inputs and labels drawn for them."""
     K = KERNELS[task.kernel](X, X, bandwidth)
     K.diagonal(dim1=-2, dim2=-1).add_(JITTER)
-    seeds = torch.randn(2, batch, points, 1, generator=generator, dtype=torch.float64)
+    seeds = torch.randn(2, *X.shape[:2], 1, generator=generator, dtype=torch.float64)
     f = (torch.linalg.cholesky(K) @ seeds[0])[..., 0]
     scale = (1 + ridge).sqrt()[:, None]
     y = f + ridge.sqrt()[:, None] * seeds[1, ..., 0]
@@ -124,10 +150,20 @@ def answers(prompts: Prompts, kernel: str | None = None) -> Float[Tensor, "batch
 
     ``kernel`` : another than the prompts were drawn from.
     """
-    k = KERNELS[kernel or prompts.task.kernel](prompts.X, prompts.X, prompts.bandwidth)
-    A = k + torch.diag_embed(prompts.ridge[:, None].expand(prompts.y.shape))
-    found = [torch.zeros_like(prompts.y[:, 0])]
-    for n in range(1, prompts.y.shape[1]):
-        alpha = torch.linalg.solve(A[:, :n, :n], prompts.y[:, :n])
-        found.append((k[:, n, :n] * alpha).sum(-1))
-    return torch.stack(found, 1)
+    # The factor of the first n points' system is the first n rows of the whole one's: A = LLᵀ,
+    # Lz = y. Row n + 1 of L is k(x_n+1)ᵀL_n⁻ᵀ, so f(x_n+1) = k(x_n+1)ᵀ(L_nL_nᵀ)⁻¹y is that times z.
+    factor, z = _factored(prompts, kernel or prompts.task.kernel)
+    return (factor.tril(-1) @ z)[..., 0]
+
+
+def coefficients(prompts: Prompts) -> Float[Tensor, "batch points"]:
+    """α of each point in the exact answer of the points up to it: the last entry of α_n."""
+    factor, z = _factored(prompts, prompts.task.kernel)
+    return z[..., 0] / factor.diagonal(dim1=-2, dim2=-1)  # the last row of L_nᵀα = z
+
+
+def _factored(prompts: Prompts, kernel: str) -> tuple[Tensor, Tensor]:
+    A = KERNELS[kernel](prompts.X, prompts.X, prompts.bandwidth)
+    A = A + torch.diag_embed(prompts.ridge[:, None].expand(prompts.y.shape))
+    factor = torch.linalg.cholesky(A)
+    return factor, torch.linalg.solve_triangular(factor, prompts.y[..., None], upper=False)

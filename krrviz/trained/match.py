@@ -1,0 +1,318 @@
+"""Match: which solver's steps a model's layers are like, by every metric, policy and ridge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from krrviz.problem import Problem
+from krrviz.solvers import SOLVERS
+from krrviz.spectrum import POLICIES
+from krrviz.trained.modes import Modes, linear_map, modes, solver
+from krrviz.trained.probe import Answers, Probed, additivity, operator_at
+from krrviz.trained.prompts import Prompts
+from krrviz.trajectory import Solver, record
+
+STEPS = 128  # searched for the step that a layer is most like; fewer saturate
+RATES = [quarters / 4 for quarters in range(1, 65)]  # steps a layer, where the rate is fixed
+FLOOR = 1e-3  # of an error's logarithm: a method that is exact at n = 1 is not far from all others
+RESAMPLES = 200  # of the prompts, for 95 % intervals
+RIDGE_SCALES = ("absolute", "per_sample")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """How alike answers are: whether most is best, and what it is in words and symbols."""
+
+    title: str
+    told: str
+    most: bool = False
+
+
+METRICS = {
+    "similarity": Metric(
+        "Similarity of errors",
+        "cosine of the residuals f − y over positions, mean over prompts (arXiv 2310.17086)",
+        most=True,
+    ),
+    "difference": Metric(
+        "Squared prediction difference",
+        "mean (f_ℓ − f_t)² over positions and prompts (arXiv 2211.15661)",
+    ),
+    "profile": Metric(
+        "Log-profile distance",
+        "root mean square over n of log₁₀ error of the layer minus log₁₀ error of the step",
+    ),
+    "operator": Metric(
+        "Operator distance",
+        "‖∂f_ℓ/∂y − S_t‖/‖S_t‖ at n = 2, 4, 8, 16, 31, mean over prompts",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A solver under a step policy and a ridge convention; ``per_sample`` solves K + n(λ/N)I."""
+
+    method: str
+    policy: str
+    ridge_scale: str
+
+
+@dataclass(frozen=True, eq=False)
+class Route:
+    """The steps that layers 1 … L are most like, and how alike: mean over these layers.
+
+    scores : of all prompts, then of each resample of them, the best steps chosen anew
+    """
+
+    steps: tuple[int, ...]
+    scores: Float[Tensor, " resamples"]
+
+    @property
+    def score(self) -> float:
+        return float(self.scores[0])
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The bootstrap's 95 % interval over prompts."""
+        low, high = self.scores[1:].quantile(torch.tensor([0.025, 0.975], dtype=torch.float64))
+        return float(low), float(high)
+
+
+@dataclass(frozen=True, eq=False)
+class Match:
+    """A readout beside a solver by one metric.
+
+    grid : every layer beside every step; free : each layer's own best step; fixed : t = rate·ℓ
+    """
+
+    readout: str
+    metric: str
+    variant: Variant
+    grid: Float[Tensor, "layers times"]
+    free: Route
+    fixed: Route
+    rate: float
+
+
+@dataclass(frozen=True, eq=False)
+class Fan:
+    """A solver's relative error by step and n = 1 … N, pooled over prompts."""
+
+    to_krr: Float[Tensor, "times N"]
+    to_noiseless: Float[Tensor, "times N"]
+
+
+@dataclass(frozen=True, eq=False)
+class Matched:
+    """All that ``match`` finds. ``defects`` are the solvers' by step, on the certified step."""
+
+    matches: list[Match]
+    fans: dict[Variant, Fan]
+    defects: dict[str, Float[Tensor, " times"]]
+
+
+def variants(ridge_scale: str) -> list[Variant]:
+    """Every solver under every policy that makes a difference to it."""
+    return [
+        Variant(method, policy, ridge_scale)
+        for method, entry in SOLVERS.items()
+        for policy in POLICIES
+        if entry.policy(policy) == policy or (entry.takes is None and policy == "certified")
+    ]
+
+
+def pooled(
+    found: Float[Tensor, "*any batch N"], answer: Float[Tensor, "batch N"]
+) -> Float[Tensor, "*any N"]:
+    """‖f − answer‖/‖answer‖ over prompts, at each n: one query's own ratio may divide by 0."""
+    return (found - answer).norm(dim=-2) / answer.norm(dim=-2)
+
+
+# ---------------------------------------------------------------------------------------------
+# What the solvers do on the same prompts
+
+
+@dataclass(frozen=True, eq=False)
+class Systems:
+    """Prompts cut to some lengths n, under a ridge convention, ready for every solver.
+
+    n_max : what certified steps are for; step_size : the manual policy's
+    """
+
+    problems: dict[int, Problem]
+    modes: dict[tuple[int, str], Modes]
+    n_max: int
+    step_size: float
+
+    @classmethod
+    def of(
+        cls, prompts: Prompts, lengths: Iterable[int], ridge_scale: str, step_size: float
+    ) -> Systems:
+        problems = {n: prompts.problem(n, ridge_scale=ridge_scale) for n in lengths}
+        return cls(
+            problems,
+            {
+                (n, entry.operator): modes(problem, entry.operator)
+                for n, problem in problems.items()
+                for entry in {entry.operator: entry for entry in SOLVERS.values()}.values()
+            },
+            prompts.task.n,
+            step_size,
+        )
+
+    def answers(self, variant: Variant) -> Float[Tensor, "times batch lengths"]:
+        """f_t at the query after the first n points."""
+        runs = [record("", run, held, STEPS).predictions for run, held in self._ready(variant)]
+        return torch.cat(runs, -1)
+
+    def operators(self, variant: Variant) -> Float[Tensor, "times batch entries"]:
+        """∂f_t/∂y₁…ₙ at each length, one after the other."""
+        maps = [linear_map(held, variant.method, run, STEPS) for run, held in self._ready(variant)]
+        return torch.cat(maps, -1)
+
+    def _ready(self, variant: Variant) -> Iterator[tuple[Solver, Modes]]:
+        for n, problem in self.problems.items():
+            run = solver(problem, variant.method, variant.policy, self.step_size, self.n_max)
+            yield run, self.modes[n, SOLVERS[variant.method].operator]
+
+
+# ---------------------------------------------------------------------------------------------
+# Metrics
+
+
+def similarity(
+    layers: Answers, steps: Answers, labels: Float[Tensor, "batch N"]
+) -> Float[Tensor, "batch layers times"]:
+    """Cosine of the residuals f − y over positions."""
+    a, b = (normalize(f - labels, dim=-1) for f in (layers, steps))
+    return a.transpose(0, 1) @ b.permute(1, 2, 0)
+
+
+def difference(layers: Answers, steps: Answers) -> Float[Tensor, "batch layers times"]:
+    """Mean squared difference over positions; of operators, the sum of squares a position."""
+    a, b = layers.transpose(0, 1), steps.transpose(0, 1)
+    return torch.cdist(a, b).square() / a.shape[-1]
+
+
+def profile(
+    layers: Float[Tensor, "resamples layers N"], steps: Float[Tensor, "resamples times N"]
+) -> Float[Tensor, "resamples layers times"]:
+    """RMS over n of the difference of log₁₀ errors, from FLOOR up; arguments are their squares."""
+    a, b = (squares.clamp_min(FLOOR**2).log10() / 2 for squares in (layers, steps))
+    return torch.cdist(a, b) / a.shape[-1] ** 0.5
+
+
+def resampled(prompts: int) -> Float[Tensor, "resamples prompts"]:
+    """Weights of the prompts: all alike, then as often as each is drawn with replacement."""
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randint(prompts, (RESAMPLES, prompts), generator=generator)
+    counts = torch.zeros(RESAMPLES, prompts).scatter_add_(1, drawn, torch.ones(drawn.shape))
+    return torch.cat([torch.ones(1, prompts), counts]) / prompts
+
+
+def paths(grids: Float[Tensor, "resamples layers times"], most: bool) -> tuple[Route, Route, float]:
+    """The best steps of layers 1 … L, free and at a fixed rate; and that rate."""
+    grids = grids[:, 1:].double()
+    values = grids if most else -grids
+    layers = torch.arange(1, grids.shape[1] + 1)
+
+    free = values.argmax(-1)
+    score = values.gather(-1, free[..., None])[..., 0].mean(-1)
+
+    rates = torch.tensor([rate for rate in RATES if rate * len(layers) <= STEPS])
+    at = (rates[:, None] * layers).round().long()
+    along = values[:, layers - 1, at].mean(-1)
+    best = along.argmax(-1)
+    sign = 1 if most else -1
+    return (
+        Route(tuple(free[0].tolist()), sign * score),
+        Route(tuple(at[best[0]].tolist()), sign * along.amax(-1)),
+        float(rates[best[0]]),
+    )
+
+
+# ---------------------------------------------------------------------------------------------
+# All of it
+
+
+def match(
+    probed: Probed, step_size: float = 1.0, told: Callable[[float], None] = lambda done: None
+) -> Matched:
+    """Every readout beside every solver, policy and ridge convention, by every metric.
+
+    ``step_size`` is the manual policy's; ``told`` is called with the share done.
+    """
+    prompts, n = probed.prompts, probed.prompts.task.n
+    weights = resampled(len(prompts.y))
+    readouts = {name: found.float() for name, found in probed.answers.items()}
+    labels = probed.labels.float()
+    size = _weighed(weights, probed.krr.square())[:, None]
+
+    def squares(found: Answers) -> Tensor:
+        """Relative squared errors by resample, layer or step, and n."""
+        return _weighed(weights, (found - probed.krr).square().transpose(0, 1)) / size
+
+    off = {name: squares(found) for name, found in probed.answers.items()}
+    few = probed.few
+    matches: list[Match] = []
+    fans: dict[Variant, Fan] = {}
+    for number, ridge_scale in enumerate(RIDGE_SCALES):
+        every = Systems.of(prompts, range(1, n + 1), ridge_scale, step_size)
+        cut = Systems.of(few, operator_at(n), ridge_scale, step_size)
+        tried = variants(ridge_scale)
+        for at, variant in enumerate(tried):
+            told((number + at / len(tried)) / len(RIDGE_SCALES))
+            found = bounded(every.answers(variant))
+            fans[variant] = Fan(pooled(found, probed.krr), pooled(found, probed.noiseless))
+            steps = found.float()
+            errors = squares(found)
+            slopes = bounded(cut.operators(variant)).float()
+            for readout, layers in readouts.items():
+                grids = {
+                    "similarity": _weighed(weights, similarity(layers, steps, labels)),
+                    "difference": _weighed(weights, difference(layers, steps)),
+                    "profile": profile(off[readout], errors),
+                }
+                if readout in probed.operators:
+                    apart = difference(probed.operators[readout].float(), slopes).sqrt()
+                    whole = slopes.square().mean(-1).sqrt().transpose(0, 1)[:, None]
+                    grids["operator"] = _weighed(resampled(len(few.y)), apart / whole)
+                for metric, grid in grids.items():
+                    free, fixed, rate = paths(_sound(grid, metric), METRICS[metric].most)
+                    matches.append(Match(readout, metric, variant, grid[0], free, fixed, rate))
+    return Matched(matches, fans, _defects(probed, step_size))
+
+
+def bounded(values: Tensor) -> Tensor:
+    """What has diverged, held where its square is still a number."""
+    return values.nan_to_num(nan=1e15, posinf=1e15, neginf=-1e15).clamp(-1e15, 1e15)
+
+
+def _weighed(weights: Tensor, values: Float[Tensor, "batch *rest"]) -> Tensor:
+    return (weights @ values.flatten(1).float()).unflatten(1, values.shape[1:])
+
+
+def _sound(grid: Tensor, metric: str) -> Tensor:
+    """Where there is no number (a map that is 0) nothing is alike."""
+    worst = -1.0 if METRICS[metric].most else torch.inf
+    return grid.nan_to_num(nan=worst, posinf=torch.inf)
+
+
+def _defects(probed: Probed, step_size: float) -> dict[str, Float[Tensor, " times"]]:
+    """Every solver's additivity defect by step, on the certified step."""
+    parts = [
+        Systems.of(part, operator_at(part.task.n), "absolute", step_size) for part in probed.split
+    ]
+    return {
+        method: additivity(
+            *(part.answers(Variant(method, "certified", "absolute")) for part in parts)
+        )
+        for method in SOLVERS
+    }
