@@ -121,13 +121,17 @@ class Training:
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
         self.optimizer.step()
-        with torch.no_grad():
-            # The average forgets its random start early on.
-            decay = min(self.recipe.average, (1 + self.step) / (10 + self.step))
-            for name, weight in self.model.named_parameters():
-                self.average[name].lerp_(weight, 1 - decay)
+        self.average_weights()
         self.step += 1
         return float(loss.detach())
+
+    @torch.no_grad()
+    def average_weights(self) -> None:
+        """Move the average towards the weights as they stand."""
+        # The average forgets its random start early on.
+        decay = min(self.recipe.average, (1 + self.step) / (10 + self.step))
+        for name, weight in self.model.named_parameters():
+            self.average[name].lerp_(weight, 1 - decay)
 
     def averaged(self) -> GPT:
         """A model with the averaged weights."""
