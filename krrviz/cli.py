@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from krrviz import findings
 from krrviz.fan import fan
 from krrviz.frames import fan_rows, step_rows
 from krrviz.guarantee import guarantee
@@ -22,7 +23,9 @@ from krrviz.machine import compute_device
 from krrviz.scaling import SWEEPS, Rows
 from krrviz.settings import Settings, SettingsError
 from krrviz.tables import Table, TableError, read_csv
-from krrviz.trained.gpt import CheckpointError
+from krrviz.trained.gpt import CheckpointError, load
+from krrviz.trained.match import match
+from krrviz.trained.probe import READOUTS, ProbeError, fixed_task, probe
 from krrviz.trained.train import RECIPES, train
 from krrviz.trust import factor_name, trust
 
@@ -87,6 +90,22 @@ def main(arguments: list[str] | None = None) -> int:
     training.add_argument("--steps", type=int, help="how many in all; default the recipe's")
     training.set_defaults(call=_train)
 
+    probing = commands.add_parser(
+        "probe",
+        help="write which solver's steps a trained model's layers are like, as CSV files",
+        description="Writes ranking.csv (score and 95 %% interval of every readout, metric, ridge "
+        "convention, policy and method, layers' best steps free or at a fixed rate), heatmaps.csv "
+        "(every layer beside every step), layers.csv and solvers.csv (errors by layer or step and "
+        "n), probes.csv (R² of linear probes), additivity.csv and summary.json; prints the ranking "
+        "by similarity of errors.",
+    )
+    probing.add_argument("checkpoint", help="path without its ending: assets/checkpoints/main-0")
+    probing.add_argument("--out", metavar="DIR", required=True, help="folder to write into")
+    probing.add_argument(
+        "--prompts", type=int, default=512, help="how many are asked; as many fit the probes"
+    )
+    probing.set_defaults(call=_probe)
+
     bench = commands.add_parser("bench", help="print the figures and times of this machine")
     bench.set_defaults(call=_bench)
 
@@ -96,7 +115,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         options.call(options)
-    except (SettingsError, TableError, CheckpointError, OSError) as error:
+    except (SettingsError, TableError, CheckpointError, ProbeError, OSError) as error:
         print(f"krrviz: {error}", file=sys.stderr)
         return 2
     return 0
@@ -264,6 +283,45 @@ def _train(options: argparse.Namespace) -> None:
         print(f"{options.recipe}: {card['steps']} steps on {card['device']}; {figures}")
     else:
         print(f"{options.recipe}: its {recipe.steps} steps were taken before")
+
+
+def _probe(options: argparse.Namespace) -> None:
+    model, card = load(Path(options.checkpoint))
+    out = _folder(options.out)
+    started = time.perf_counter()
+    probed = probe(model, fixed_task(card), options.prompts)
+    matched = match(probed)
+    ranking: findings.Frame = findings.ranking_rows(matched.matches)
+    layers = findings.layer_rows(probed)
+    out.mkdir(parents=True, exist_ok=True)
+    for name, rows in {
+        "ranking": ranking,
+        "heatmaps": findings.grid_rows(matched.matches),
+        "layers": layers,
+        "solvers": findings.solver_rows(matched, matched.fans),
+        "probes": findings.probe_rows(probed),
+        "additivity": findings.defect_rows(probed, matched),
+    }.items():
+        rows.to_csv(out / f"{name}.csv", index=False, float_format="%.6g")
+    summary = {
+        "checkpoint": Path(options.checkpoint).name,
+        "card": card,
+        "prompts": options.prompts,
+        "seconds": round(time.perf_counter() - started, 1),
+        "versions": {name: version(name) for name in VERSIONS},
+    }
+    (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
+    free = ranking[(ranking.path == "free") & (ranking.ridge_scale == "absolute")]
+    for readout, told in READOUTS.items():
+        print(f"similarity of errors, layers 1 to {card['shape']['layers']}, read by {told}:")
+        for row in findings.ranked(
+            free[free.readout == readout], "similarity", "certified"
+        ).itertuples():
+            print(
+                f"  {row.method:34} {row.score:.4f}  [{row.low:.4f}, {row.high:.4f}]  "
+                f"steps {row.steps}"
+            )
+    print(f"wrote {out} in {summary['seconds']} s")
 
 
 def _bench(options: argparse.Namespace) -> None:

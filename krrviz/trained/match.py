@@ -15,7 +15,7 @@ from krrviz.solvers import SOLVERS
 from krrviz.spectrum import POLICIES
 from krrviz.trained.modes import Modes, linear_map, modes, solver
 from krrviz.trained.probe import Answers, Probed, additivity, operator_at
-from krrviz.trained.prompts import Prompts
+from krrviz.trained.prompts import Prompts, answers
 from krrviz.trajectory import Solver, record
 
 STEPS = 128  # searched for the step that a layer is most like; fewer saturate
@@ -153,9 +153,14 @@ class Systems:
 
     @classmethod
     def of(
-        cls, prompts: Prompts, lengths: Iterable[int], ridge_scale: str, step_size: float
+        cls,
+        prompts: Prompts,
+        lengths: Iterable[int],
+        ridge_scale: str = "absolute",
+        step_size: float = 1.0,
+        kernel: str | None = None,
     ) -> Systems:
-        problems = {n: prompts.problem(n, ridge_scale=ridge_scale) for n in lengths}
+        problems = {n: prompts.problem(n, kernel, ridge_scale) for n in lengths}
         return cls(
             problems,
             {
@@ -217,7 +222,9 @@ def resampled(prompts: int) -> Float[Tensor, "resamples prompts"]:
     return torch.cat([torch.ones(1, prompts), counts]) / prompts
 
 
-def paths(grids: Float[Tensor, "resamples layers times"], most: bool) -> tuple[Route, Route, float]:
+def routes(
+    grids: Float[Tensor, "resamples layers times"], most: bool
+) -> tuple[Route, Route, float]:
     """The best steps of layers 1 … L, free and at a fixed rate; and that rate."""
     grids = grids[:, 1:].double()
     values = grids if most else -grids
@@ -285,9 +292,39 @@ def match(
                     whole = slopes.square().mean(-1).sqrt().transpose(0, 1)[:, None]
                     grids["operator"] = _weighed(resampled(len(few.y)), apart / whole)
                 for metric, grid in grids.items():
-                    free, fixed, rate = paths(_sound(grid, metric), METRICS[metric].most)
+                    free, fixed, rate = routes(_sound(grid, metric), METRICS[metric].most)
                     matches.append(Match(readout, metric, variant, grid[0], free, fixed, rate))
     return Matched(matches, fans, _defects(probed, step_size))
+
+
+@dataclass(frozen=True, eq=False)
+class Alignment:
+    """A readout beside kernel ridge regression, and the paper's iteration, under some kernel.
+
+    gap : ‖f_L − f‖/‖f‖ of the last layer over positions and prompts; similarity : of errors with
+    preconditioned Richardson's on the certified step, along the best steps; None where the kernel's
+    row sums are not all positive, and D⁻¹ has no meaning
+    """
+
+    kernel: str
+    gap: float
+    similarity: Route | None
+
+
+def align(probed: Probed, readout: str, kernel: str) -> Alignment:
+    """How a model's layers are like answers under ``kernel``, whatever it was trained on."""
+    prompts, layers = probed.prompts, probed.answers[readout]
+    exact = answers(prompts, kernel)[:, 1:]
+    gap = float((layers[-1] - exact).norm() / exact.norm())
+    lengths = range(1, prompts.task.n + 1)
+    if any(bool((prompts.problem(n, kernel).degree <= 0).any()) for n in lengths):
+        return Alignment(kernel, gap, None)
+    found = Systems.of(prompts, lengths, kernel=kernel).answers(
+        Variant("preconditioned_richardson", "certified", "absolute")
+    )
+    alike = similarity(layers.float(), bounded(found).float(), probed.labels.float())
+    free, _, _ = routes(_sound(_weighed(resampled(len(prompts.y)), alike), "similarity"), True)
+    return Alignment(kernel, gap, free)
 
 
 def bounded(values: Tensor) -> Tensor:

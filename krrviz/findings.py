@@ -1,0 +1,159 @@
+"""Findings: what probing a trained model gives, as tidy DataFrames, one row an observation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from torch import Tensor
+
+from krrviz.frames import TITLES
+from krrviz.trained.match import METRICS, Match, Matched, Variant, pooled
+from krrviz.trained.probe import TARGETS, Probed
+
+Frame = Any  # a DataFrame, of which pandas' stubs cannot tell a column from a table
+
+# Readouts and their controls, as curves are titled.
+CURVES = {
+    "lens": "Trained, its own head",
+    "labels": "Trained, probe to labels",
+    "krr": "Trained, probe to KRR",
+    "shuffled krr": "Trained, probe to shuffled KRR",
+    "untrained labels": "Untrained, probe to labels",
+    "untrained krr": "Untrained, probe to KRR",
+}
+
+
+def layer_rows(probed: Probed) -> pd.DataFrame:
+    """Error by layer and n of every readout: columns method, title, step, n, error, noiseless.
+
+    ``step`` is the layer, 0 before the first block. Errors are relative and pooled over prompts:
+    to exact KRR, and to the noiseless function.
+    """
+    return pd.concat(
+        [
+            _by_step(pooled(found, probed.krr), pooled(found, probed.noiseless)).assign(
+                method=name, title=CURVES[name]
+            )
+            for name, found in probed.answers.items()
+        ],
+        ignore_index=True,
+    )
+
+
+def solver_rows(matched: Matched, variants: Iterable[Variant]) -> pd.DataFrame:
+    """The same of solvers by step: columns method, title, step, n, error, noiseless."""
+    return pd.concat(
+        [
+            _by_step(matched.fans[v].to_krr, matched.fans[v].to_noiseless).assign(
+                method=v.method,
+                title=TITLES[v.method],
+                policy=v.policy,
+                ridge_scale=v.ridge_scale,
+            )
+            for v in variants
+        ],
+        ignore_index=True,
+    )
+
+
+def _by_step(to_krr: Tensor, to_noiseless: Tensor) -> pd.DataFrame:
+    times, n = to_krr.shape
+    return pd.DataFrame(
+        {
+            "step": np.repeat(np.arange(times), n),
+            "n": np.tile(np.arange(1, n + 1), times),
+            "error": to_krr.flatten().numpy(),
+            "noiseless": to_noiseless.flatten().numpy(),
+        }
+    )
+
+
+def ranking_rows(matches: Iterable[Match]) -> pd.DataFrame:
+    """Every match's score, free and at a fixed rate, with its interval and steps."""
+    rows = []
+    for m in matches:
+        for path, route in (("free", m.free), ("fixed", m.fixed)):
+            low, high = route.interval
+            rows.append(
+                {
+                    "readout": m.readout,
+                    "metric": m.metric,
+                    "ridge_scale": m.variant.ridge_scale,
+                    "policy": m.variant.policy,
+                    "method": m.variant.method,
+                    "path": path,
+                    "score": route.score,
+                    "low": low,
+                    "high": high,
+                    "steps": " ".join(map(str, route.steps)),
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def ranked(rows: Frame, metric: str, policy: str) -> Frame:
+    """One metric's rows under one policy, best first; methods without it stand with their own."""
+    same = rows[(rows.metric == metric) & rows.policy.isin([policy, "certified"])]
+    # A method that a policy changes has a row of its own.
+    own = same.assign(other=same.policy != policy).sort_values("other", kind="stable")
+    kept = own.drop_duplicates(["readout", "ridge_scale", "path", "method"])
+    return kept.drop(columns="other").sort_values(
+        "score", ascending=not METRICS[metric].most, ignore_index=True
+    )
+
+
+def grid_rows(matches: Iterable[Match]) -> pd.DataFrame:
+    """Every layer beside every step: readout, metric, ridge_scale, policy, method, layer, and a
+    column for each step."""
+    parts = []
+    for m in matches:
+        rows = pd.DataFrame(m.grid.numpy()).rename_axis("layer").reset_index()
+        named = {"readout": m.readout, "metric": m.metric, "ridge_scale": m.variant.ridge_scale,
+                 "policy": m.variant.policy, "method": m.variant.method}  # fmt: skip
+        for at, (name, value) in enumerate(named.items()):
+            rows.insert(at, name, value)
+        parts.append(rows)
+    return pd.concat(parts, ignore_index=True)
+
+
+def probe_rows(probed: Probed) -> pd.DataFrame:
+    """R² of the linear probes: columns target, title, layer, network, r2."""
+    return pd.concat(
+        [
+            pd.DataFrame(
+                {
+                    "target": target,
+                    "title": TARGETS[target],
+                    "layer": np.arange(len(values[target])),
+                    "network": network,
+                    "r2": values[target].numpy(),
+                }
+            )
+            for network, values in (("trained", probed.explained), ("untrained", probed.untrained))
+            for target in TARGETS
+        ],
+        ignore_index=True,
+    )
+
+
+def defect_rows(probed: Probed, matched: Matched) -> pd.DataFrame:
+    """Additivity defect by layer, and by a solver's step: columns method, title, step, defect."""
+    curves = [("lens", CURVES["lens"], probed.defect)]
+    curves += [(method, TITLES[method], values) for method, values in matched.defects.items()]
+    return pd.concat(
+        [
+            pd.DataFrame(
+                {
+                    "method": method,
+                    "title": title,
+                    "step": np.arange(len(values)),
+                    "defect": values.numpy(),
+                }
+            )
+            for method, title, values in curves
+        ],
+        ignore_index=True,
+    )
