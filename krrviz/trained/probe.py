@@ -250,12 +250,12 @@ def _features(model: GPT, prompts: Prompts) -> dict[str, Tensor]:
     """(layers, batch, N, width + 1): where the model answers, n ≥ 1, and where it reads labels."""
     answering, reading = stream(model, prompts)
     return {
-        "answers": _normed(model, answering[..., 1:, :]),
-        "labels": _normed(model, reading),
+        "answers": normed(model, answering[..., 1:, :]),
+        "labels": normed(model, reading),
     }
 
 
-def _normed(model: GPT, h: Tensor) -> Tensor:
+def normed(model: GPT, h: Tensor) -> Tensor:
     """The stream after the final norm, at every layer alike, and a constant."""
     normed = model.norm(h).cpu().double()
     return torch.cat([normed, torch.ones_like(normed[..., :1])], -1)
@@ -308,7 +308,7 @@ def operators(
         kept = model.stream(X[:, :n], y, X[:, n : n + 1])
         for layer, h in enumerate(kept):
             for name, probe in readers.items():
-                answer = (_normed(model, h[:, -1]) @ probe[layer]).sum()
+                answer = (normed(model, h[:, -1]) @ probe[layer]).sum()
                 (slope,) = torch.autograd.grad(answer, y, retain_graph=True, allow_unused=True)
                 rows.append((name, layer, torch.zeros_like(y) if slope is None else slope))
     return {
