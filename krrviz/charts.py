@@ -21,6 +21,8 @@ Domain = tuple[float, float]
 DOMAIN: Domain = (1e-3, 2.0)
 """The error axis: below it a curve leaves the frame, so that 1e-15 does not squash the rest."""
 
+STEP = ("step", "t")  # what the curves of a fan are, in a word and a symbol
+
 CURVES = 33
 """About as many curves are drawn in a fan at most; the current step always is."""
 
@@ -54,6 +56,12 @@ STYLES = {
         "#b8860b", (4, 2), "M-.35,-1H.35V-.35H1V.35H.35V1H-.35V.35H-1V-.35H-.35Z"
     ),
     "preconditioned_conjugate_gradient": Style("#7f7f7f", (1, 3), "M1,0L-.8,-1V1Z"),
+    "lens": Style("#d55e00", (1, 0), "M-.9,0A.9,.9,0,1,1,.9,0A.9,.9,0,1,1,-.9,0Z", 3.0),
+    "labels": Style("#0072b2", (7, 4), "M-.8,-.8H.8V.8H-.8Z"),
+    "krr": Style("#009e73", (2, 2), "M0,-1L1,.8H-1Z"),
+    "shuffled krr": Style("#7f7f7f", (1, 3), "M1,0L-.8,-1V1Z"),
+    "untrained labels": Style("#c0689a", (9, 3, 3, 3), "M0,-1.1L1.1,0L0,1.1L-1.1,0Z"),
+    "untrained krr": Style("#7a8500", (4, 4), "M0,1L1,-.8H-1Z"),
     "broken": Style(
         "#d1347b", (3, 3), "M-1,-.6L-.6,-1L0,-.4L.6,-1L1,-.6L.4,0L1,.6L.6,1L0,.4L-.6,1L-1,.6L-.4,0Z"
     ),
@@ -125,31 +133,46 @@ def columns(table: pd.DataFrame) -> dict[str, list[Any]]:
     return {str(name): [plain(value) for value in table[name].tolist()] for name in table}
 
 
-def fan(frame: pd.DataFrame, *, against: str = "KRR", domain: Domain = DOMAIN) -> Figure:
+def fan(
+    frame: pd.DataFrame,
+    *,
+    against: str = "KRR",
+    domain: Domain = DOMAIN,
+    each: tuple[str, str] = STEP,
+) -> Figure:
     """Draw one method's fan: error against context length, one curve per step.
 
-    `frame` holds one method's rows: method, title, step, n, error; `against` names the reference.
+    `frame` holds one method's rows: method, title, step, n, error; `against` names the reference,
+    `each` says in a word and a symbol what the steps are.
     """
     title, last, n = _column(frame, "title").iloc[0], _last(frame), int(_column(frame, "n").max())
     return Figure(
         _fan(
-            title, domain, against,
+            title, domain, against, each,
             step=last, every=max(1, math.ceil(last / (CURVES - 1))), leftmost=True,
         ),
         {"curves": frame.filter(["step", "n", "error"]), "edges": _exits(frame, domain)},
-        f"{title}: mean relative error to {against} against context length n, one curve per step. "
-        f"At n = {n}: {_sampled(frame.loc[frame['n'] == n])}.",
+        f"{title}: mean relative error to {against} against context length n, one curve per "
+        f"{each[0]}. At n = {n}: {_sampled(frame.loc[frame['n'] == n], each=each[0])}.",
     )  # fmt: skip
 
 
-def steps(frame: pd.DataFrame, *, against: str = "KRR", domain: Domain = DOMAIN) -> Figure:
+def steps(
+    frame: pd.DataFrame,
+    *,
+    against: str = "KRR",
+    domain: Domain = DOMAIN,
+    each: tuple[str, str] = STEP,
+) -> Figure:
     """Draw error against step, one line per method: method, title, step, error."""
     methods = dict(_by_method(frame))
     return Figure(
-        _steps(domain, against, tuple(methods), step=_last(frame), hidden=[]),
+        _steps(domain, against, tuple(methods), each, step=_last(frame), hidden=[]),
         {"curves": frame.filter([*KEYS, "step", "error"]), "edges": _exits(frame, domain)},
-        f"Error by step: mean relative error to {against}. "
-        + "; ".join(f"{name}: {_sampled(rows)}" for (_, name), rows in methods.items())
+        f"Error by {each[0]}: mean relative error to {against}. "
+        + "; ".join(
+            f"{name}: {_sampled(rows, each=each[0])}" for (_, name), rows in methods.items()
+        )
         + ".",
     )
 
@@ -243,11 +266,11 @@ def _by_method(frame: pd.DataFrame) -> Iterator[tuple[tuple[str, str], pd.DataFr
         yield (str(method), str(title)), rows
 
 
-def _sampled(frame: Any, value: str = "error") -> str:
+def _sampled(frame: Any, value: str = "error", each: str = "step") -> str:
     """Say a value at the first, the middle and the last step."""
     rows = frame.sort_values("step").iloc[[0, len(frame) // 2, -1]].drop_duplicates("step")
     said = [f"{e:.2g}" if math.isfinite(e) else "overflow" for e in rows[value]]
-    return ", ".join(f"{e} at step {t}" for e, t in zip(said, rows["step"], strict=True))
+    return ", ".join(f"{e} at {each} {t}" for e, t in zip(said, rows["step"], strict=True))
 
 
 def _exits(frame: pd.DataFrame, domain: Domain) -> pd.DataFrame:
@@ -318,7 +341,8 @@ def _written(layer: alt.Chart, domain: Domain, ink: str, **mark: Any) -> list[al
 
 
 @once
-def _fan(title: str, domain: Domain, against: str) -> Layers:
+def _fan(title: str, domain: Domain, against: str, each: tuple[str, str]) -> Layers:
+    word, symbol = each
     low, high = domain
     x = _x("n", "context length n", tickMinStep=1)
     y = _error(domain, against, "leftmost ? 1 : 0")
@@ -330,17 +354,21 @@ def _fan(title: str, domain: Domain, against: str) -> Layers:
         now.transform_joinaggregate(last="max(n)")
         .transform_filter("datum.n == datum.last")
         .transform_calculate(
-            label=f"'t = ' + step + {arrow} + ({arrow} ? {power} : '')",
+            label=f"'{symbol} = ' + step + {arrow} + ({arrow} ? {power} : '')",
             shown=f"clamp(datum.shown, {low}, {high})",
         )
         .encode(text="label:N")
     )
     edges = table("edges").encode(alt.XValue(5), y, text="label:N")
-    tip = [alt.Tooltip("step:Q", title="step t"), "n:Q", alt.Tooltip("error:Q", format=".3e")]
+    tip = [
+        alt.Tooltip("step:Q", title=f"{word} {symbol}"),
+        "n:Q",
+        alt.Tooltip("error:Q", format=".3e"),
+    ]
     return alt.layer(
         curves.transform_filter("datum.step % every == 0")
         .mark_line(clip=True, strokeWidth=1.2)
-        .encode(detail="step:N", color=alt.Color("step:Q", title="step t")),
+        .encode(detail="step:N", color=alt.Color("step:Q", title=f"{word} {symbol}")),
         now.mark_line(clip=True, style="now", strokeWidth=3),
         now.mark_point(clip=True, style="now", filled=True, size=22, opacity=1).encode(tooltip=tip),
         # A narrow facet has room for the current step's label alone.
@@ -353,13 +381,17 @@ def _fan(title: str, domain: Domain, against: str) -> Layers:
 
 
 @once
-def _steps(domain: Domain, against: str, methods: tuple[tuple[str, str], ...]) -> Layers:
+def _steps(
+    domain: Domain, against: str, methods: tuple[tuple[str, str], ...], each: tuple[str, str]
+) -> Layers:
+    word, symbol = each
     looks = [{"key": key, "title": name, **STYLES[key]._asdict()} for key, name in methods]
 
     def scale(look: str) -> alt.Scale:
         return alt.Scale(domain=[x["title"] for x in looks], range=[x[look] for x in looks])
 
-    x, y = _step(), _error(domain, against)
+    x = _x("step", f"{word} {symbol}", tickMinStep=1)
+    y = _error(domain, against)
     curves = (
         table("curves")
         .transform_filter(VISIBLE)
@@ -370,7 +402,7 @@ def _steps(domain: Domain, against: str, methods: tuple[tuple[str, str], ...]) -
         alt.Shape("title:N", title=None, scale=scale("shape")),
         tooltip=[
             alt.Tooltip("title:N", title="method"),
-            alt.Tooltip("step:Q", title="step t"),
+            alt.Tooltip("step:Q", title=f"{word} {symbol}"),
             alt.Tooltip("error:Q", format=".3e"),
         ],
     )
@@ -393,7 +425,7 @@ def _steps(domain: Domain, against: str, methods: tuple[tuple[str, str], ...]) -
         points.mark_point(clip=True, filled=True, size=90, opacity=0),  # for the tooltips
         points.transform_filter(NOW).mark_point(clip=True, filled=True, size=90, opacity=1),
         *_written(edges, domain, "note", align="left", x=inside),
-        title="Error by step",
+        title=f"Error by {word}",
         usermeta={
             "row": "wide",
             "tables": ["curves"],

@@ -298,7 +298,7 @@ def _probe(options: argparse.Namespace) -> None:
         "ranking": ranking,
         "heatmaps": findings.grid_rows(matched.matches),
         "layers": layers,
-        "solvers": findings.solver_rows(matched, matched.fans),
+        "solvers": findings.solver_rows(matched.fans),
         "probes": findings.probe_rows(probed),
         "additivity": findings.defect_rows(probed, matched),
     }.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import pandas as pd
 from torch import Tensor
 
 from krrviz.frames import TITLES
-from krrviz.trained.match import METRICS, Match, Matched, Variant, pooled
+from krrviz.trained.match import METRICS, Fan, Match, Matched, Variant, pooled
 from krrviz.trained.probe import TARGETS, Probed
 
 Frame = Any  # a DataFrame, of which pandas' stubs cannot tell a column from a table
@@ -43,17 +43,17 @@ def layer_rows(probed: Probed) -> pd.DataFrame:
     )
 
 
-def solver_rows(matched: Matched, variants: Iterable[Variant]) -> pd.DataFrame:
+def solver_rows(fans: Mapping[Variant, Fan]) -> pd.DataFrame:
     """The same of solvers by step: columns method, title, step, n, error, noiseless."""
     return pd.concat(
         [
-            _by_step(matched.fans[v].to_krr, matched.fans[v].to_noiseless).assign(
+            _by_step(fan.to_krr, fan.to_noiseless).assign(
                 method=v.method,
                 title=TITLES[v.method],
                 policy=v.policy,
                 ridge_scale=v.ridge_scale,
             )
-            for v in variants
+            for v, fan in fans.items()
         ],
         ignore_index=True,
     )

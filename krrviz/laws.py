@@ -264,3 +264,93 @@ def _eigenvalues(matrix: str) -> Layers:
         usermeta={"row": "laws", "tables": ["values"]},
         config=theme("light"),
     )
+
+
+def matches(rows: Frame, path: Frame, *, title: str, metric: str, most: bool) -> Figure:
+    """Draw how alike each layer and each step are: rows of layer, step, value; the best path.
+
+    ``most`` says whether the most alike have the largest value.
+    """
+    best = path.merge(rows, on=["layer", "step"])
+    said = ", ".join(
+        f"layer {row.layer} at step {row.step} ({row.value:.3g})" for row in best.itertuples()
+    )
+    return Figure(
+        _matches(title, metric, most),
+        {"cells": rows, "path": best},
+        f"{title}: {metric} of every layer and step. Best steps: {said}.",
+    )
+
+
+@once
+def _matches(title: str, metric: str, most: bool) -> Layers:
+    # Steps stand at their square roots: early ones differ, late ones hardly do.
+    x = alt.X("left:Q", title="step t", scale=alt.Scale(type="sqrt", nice=False, zero=True),
+              axis=alt.Axis(values=[0, 4, 16, 32, 64, 128], grid=False))  # fmt: skip
+    y = alt.Y("bottom:Q", title="layer ℓ", scale=alt.Scale(nice=False),
+              axis=alt.Axis(tickMinStep=1, grid=False, format="d"))  # fmt: skip
+    value = alt.Color(
+        "value:Q", title=metric, scale=alt.Scale(scheme="viridis", reverse=not most, clamp=True)
+    )
+    tip = ["layer:Q", "step:Q", alt.Tooltip("value:Q", format=".4g", title=metric)]
+    cells = (
+        table("cells")
+        .transform_calculate(
+            left="max(0, datum.step - .5)", right="datum.step + .5",
+            bottom="datum.layer - .5", top="datum.layer + .5",
+        )
+        .encode(x, y, alt.X2("right:Q"), alt.Y2("top:Q"), value, tooltip=tip)
+    )  # fmt: skip
+    path = (
+        table("path")
+        .transform_calculate(left="datum.step", bottom="datum.layer")
+        .encode(x, y, alt.Order("layer:Q"), tooltip=tip)
+    )
+    return alt.layer(
+        cells.mark_rect(),
+        path.mark_line(color="#ffffff", strokeWidth=3.5),
+        path.mark_line(color="#d1347b", strokeWidth=1.5, strokeDash=[4, 2]),
+        path.mark_point(color="#d1347b", fill="#ffffff", opacity=1, size=36, strokeWidth=2),
+        title=title,
+        usermeta={"row": "facets", "tables": ["cells", "path"]},
+        config=theme("light"),
+    )
+
+
+def ranking(rows: Frame, *, title: str, metric: str) -> Figure:
+    """Draw scores with their intervals, best above: rows of method, title, score, low, high."""
+    said = "; ".join(
+        f"{row.title}: {row.score:.3g} ({row.low:.3g} to {row.high:.3g})"
+        for row in rows.itertuples()
+    )
+    order = tuple((row.method, row.title) for row in rows.itertuples())
+    return Figure(_ranking(title, metric, order), {"scores": rows}, f"{title}, best first. {said}.")
+
+
+@once
+def _ranking(title: str, metric: str, order: tuple[tuple[str, str], ...]) -> Layers:
+    looks = [STYLES[method] for method, _ in order]
+    names = [name for _, name in order]
+    x = alt.X("score:Q", title=metric, scale=alt.Scale(zero=False, nice=True),
+              axis=alt.Axis(tickCount=5))  # fmt: skip
+    y = alt.Y("title:N", sort=names, title=None, axis=alt.Axis(labelLimit=220))
+    color = alt.Color(
+        "title:N", title=None, legend=None,
+        scale=alt.Scale(domain=names, range=[look.color for look in looks]),
+    )  # fmt: skip
+    shape = alt.Shape(
+        "title:N", title=None, legend=None,
+        scale=alt.Scale(domain=names, range=[look.shape for look in looks]),
+    )  # fmt: skip
+    scores = table("scores").encode(y, color)
+    tip = [
+        "title:N",
+        *(alt.Tooltip(f"{name}:Q", format=".4g") for name in ("score", "low", "high")),
+    ]
+    return alt.layer(
+        scores.mark_rule(strokeWidth=3, opacity=0.5).encode(alt.X("low:Q"), alt.X2("high:Q")),
+        scores.mark_point(filled=True, size=110, opacity=1).encode(x, shape, tooltip=tip),
+        title=title,
+        usermeta={"row": "laws", "tables": ["scores"]},
+        config=theme("light"),
+    )

@@ -622,6 +622,16 @@ class View(Record):
         "What says how alike a layer and a solver's step are.",
         "view",
     )
+    asked: int = setting(
+        128,
+        Number(2, 2048, whole=True),
+        "Prompts asked",
+        "How many a trained model is probed on; as many others fit the probes.",
+        "view",
+    )
+    layer: int = setting(
+        1, Number(1, 64, whole=True), "Layer", "The trained model's layer looked into.", "view"
+    )
     ablation: str = setting(
         "kernels",
         Choice(("kernels", "attention", "constructed")),

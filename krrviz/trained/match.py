@@ -188,6 +188,12 @@ class Systems:
             yield run, self.modes[n, SOLVERS[variant.method].operator]
 
 
+def fan(systems: Systems, variant: Variant, probed: Probed) -> Fan:
+    """One solver's errors on the prompts of ``probed``."""
+    found = bounded(systems.answers(variant))
+    return Fan(pooled(found, probed.krr), pooled(found, probed.noiseless))
+
+
 # ---------------------------------------------------------------------------------------------
 # Metrics
 

@@ -23,10 +23,17 @@ from krrviz.scaling import SWEEPS, Rows, Tail, tail
 from krrviz.settings import Settings, SettingsError
 from krrviz.surgery import Fault, errors
 from krrviz.tables import TableError
+from krrviz.trained.gpt import GPT
+from krrviz.trained.match import Fan as SolverFan
+from krrviz.trained.match import Matched, Systems, Variant, match
+from krrviz.trained.match import fan as fan_of
+from krrviz.trained.probe import Probed, fixed_task, probe
 from krrviz.trust import Check, trust
 from krrviz.ui import state
 
 Result = TypeVar("Result")
+Card = dict[str, Any]
+Fans = dict[Variant, SolverFan]
 
 ENTRIES = 64
 # A computation shows that it is one after this many seconds.
@@ -61,24 +68,30 @@ def _cached(name: str, settings: Settings, make: Callable[[], Result]) -> Result
 
 def computed(settings: Settings) -> tuple[Fan, list[Check]]:
     """Fan and checks; what cannot be computed is told and the last picture stays."""
+    with _refusing(settings), _progress(state.back) as told:
+        result = _cached("fan", settings, lambda: fan(settings, progress=told))
+        checks = checked(settings, result.residual)
+    state.completed()
+    return result, checks
+
+
+@contextmanager
+def _progress(cancel: Callable[[], None]) -> Iterator[Callable[[float], None]]:
+    """A bar with a way out, once a computation has taken a while; gone when it is done."""
     slot, started = st.empty(), time.monotonic()
     bar: list[DeltaGenerator] = []
 
-    def progress(done: float) -> None:
+    def told(done: float) -> None:
         # Writing to the page is also where Streamlit abandons a run that a newer one replaces.
         if bar:
             bar[0].progress(done)
         elif time.monotonic() - started > PATIENCE:
             with slot.container(horizontal=True, vertical_alignment="center"):
                 bar.append(st.progress(done, "Computing"))
-                st.button("Cancel", on_click=state.back)
+                st.button("Cancel", on_click=cancel)
 
-    with _refusing(settings):
-        result = _cached("fan", settings, lambda: fan(settings, progress=progress))
-    checks = checked(settings, result.residual)
+    yield told
     slot.empty()
-    state.completed()
-    return result, checks
 
 
 @contextmanager
@@ -183,6 +196,40 @@ def _stop(key: str | None) -> None:
 @st.cache_data(max_entries=1024, show_spinner=False)
 def _point(key: str, _point: Callable[[], Rows]) -> Rows:
     return _point()
+
+
+def probed(model: GPT, card: Card, asked: int) -> Probed:
+    """What a trained model's layers answer; raises ProbeError."""
+    key = f"probed {card['sha256']} {asked}"
+    with st.spinner("Probing", show_time=True):
+        return _cached(key, Settings(), lambda: probe(model, fixed_task(card), asked))
+
+
+def matched(card: Card, found: Probed, step_size: float) -> Matched:
+    """Its layers beside every solver."""
+    key = f"matched {card['sha256']} {len(found.labels)} {step_size!r}"
+    with _progress(lambda: state.look(study="fan")) as told:
+        return _cached(key, Settings(), lambda: match(found, step_size, told))
+
+
+def solver_fans(card: Card, found: Probed, variants: tuple[Variant, ...], step_size: float) -> Fans:
+    """The solvers' errors on the prompts that a trained model was asked."""
+
+    def make() -> Fans:
+        systems = Systems.of(
+            found.prompts, range(1, found.prompts.task.n + 1), variants[0].ridge_scale, step_size
+        )
+        return {variant: fan_of(systems, variant, found) for variant in variants}
+
+    key = f"fans {card['sha256']} {len(found.labels)} {variants} {step_size!r}"
+    with st.spinner("Running the solvers", show_time=True):
+        return _cached(key, Settings(), make)
+
+
+def studied(name: str, card: Card, make: Callable[[], Result]) -> Result:
+    """Some other study of a trained model, kept by its name and the weights' digest."""
+    with st.spinner("Computing", show_time=True):
+        return _cached(f"{name} {card['sha256']}", Settings(), make)
 
 
 def fitted_curve(settings: Settings, method: str) -> Curve:

@@ -110,7 +110,8 @@ class Panel {
   }
 
   // The scrubber moves over the steps that the tables hold; left at its end, it stays there.
-  slide({ steps, step, led }) {
+  slide({ steps, step, led, each }) {
+    this.each = each;
     this.slider.closest(".scrubber").hidden = this.led = led;
     const held = [...this.cells.values()]
       .flatMap((cell) => cell.tables[cell.meta.tables[0]].step ?? [0]); // laws have no steps
@@ -155,7 +156,8 @@ class Panel {
   }
 
   label() {
-    const text = `Step t = ${this.step} of ${this.total}${this.pinned ? ", pinned" : ""}`;
+    const [word, symbol] = this.each;
+    const text = `${word} ${symbol} = ${this.step} of ${this.total}${this.pinned ? ", pinned" : ""}`;
     this.root.querySelector("label span").textContent = this.slider.ariaValueText = text;
     this.slider.value = this.steps.indexOf(this.step);
     for (const cell of this.cells.values()) cell.label(this.step);

@@ -57,6 +57,7 @@ def figures(
     step: int | None = None,
     on_step: Callable[[], None] | None = None,
     led: bool = False,
+    each: tuple[str, str] = charts.STEP,
 ) -> None:
     """Show charts that share one step, with a scrubber, legends and downloads.
 
@@ -76,6 +77,8 @@ def figures(
         finds it in ``st.session_state[key]["step"]``.
     led
         Whether heatmaps with moments lead the way on this page; then there is no scrubber here.
+    each
+        What the steps are, in a word and a symbol, for the scrubber.
     """
     panels = [
         {
@@ -89,4 +92,5 @@ def figures(
     themes = {mode: charts.theme(mode) for mode in charts.INK}
     data: dict[str, Any] = {"figures": panels, "steps": steps, "step": step, "themes": themes}
     data |= {"report": on_step is not None, "led": led}
+    data["each"] = [each[0].capitalize(), each[1]]
     panel("figures", HTML)(key=key, data=data, on_step_change=on_step)

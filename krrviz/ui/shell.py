@@ -36,6 +36,7 @@ def _pages() -> list[StreamlitPage]:
         st.Page("pages/attention.py", title="Attention = kernel"),
         st.Page("pages/forward.py", title="Forward pass"),
         st.Page("pages/guarantee.py", title="Guarantee"),
+        st.Page("pages/trained.py", title="Trained"),
         st.Page(go_home, title="Fan", url_path="fan", visibility="hidden"),
     ]
 

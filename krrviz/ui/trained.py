@@ -1,0 +1,663 @@
+"""Trained: the topics of that page, each from a checkpoint to charts and words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import streamlit as st
+import torch
+
+from krrviz import charts, findings, laws
+from krrviz.charts import STYLES
+from krrviz.findings import CURVES, Frame
+from krrviz.frames import REFERENCES, TITLES, fan_rows, step_rows, thinned, titled
+from krrviz.laws import Axis
+from krrviz.settings import CHECKPOINTS, Settings, SettingsError, View
+from krrviz.solvers import SOLVERS
+from krrviz.spectrum import POLICIES
+from krrviz.tables import assets
+from krrviz.trained.abroad import FURTHER, beyond, live
+from krrviz.trained.gpt import GPT, CheckpointError, load
+from krrviz.trained.inside import Heads, heads, patch
+from krrviz.trained.match import METRICS, Match, Matched, Variant, variants
+from krrviz.trained.probe import READOUTS, TARGETS, Probed, ProbeError, fixed_task
+from krrviz.trained.prompts import draw
+from krrviz.ui import state
+from krrviz.ui.compute import computed, matched, probed, solver_fans, studied
+from krrviz.ui.figures import figures
+from krrviz.ui.heatmaps import Map, heatmaps
+
+MODELS = {
+    "main-0": "Main: softmax, Gaussian kernel",
+    "main-1": "Main, second seed",
+    "main-2": "Main, third seed",
+    "linear-0": "Linear attention",
+    "laplacian-0": "Trained on the Laplacian kernel",
+    "matern-0": "Trained on the Matérn 3/2 kernel",
+    "full-0": "Full prompt: pairs see one another",
+    "deep-0": "Deeper and narrower: 12 layers",
+    "own": "Your own",
+}
+LAYER = ("layer", "ℓ")
+WORDS = {
+    "one_over_l": "1/L",
+    "certified": "certified",
+    "optimal": "optimal",
+    "manual": "manual",
+    "absolute": "K + λI",
+    "per_sample": "K + n(λ/N)I",
+}
+DIRECTIONS = {
+    "probe": "the probe's own direction",
+    "pattern": "the stream's pattern of that reading",
+    "random": "a random direction as long as the pattern",
+}
+
+
+# -- which model, which topic -------------------------------------------------------------------
+
+
+def show(settings: Settings) -> None:
+    """Draw the page: a model, a topic, and what it shows; what cannot be done is told there."""
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        _view("model", "selectbox", _models(), lambda name: _titled(name), 330)
+        _view("asked", "select_slider", _sizes(), str, 200, "Prompts asked")
+    _view("study", "segmented", [*TOPICS], lambda topic: TOPICS[topic][0])
+    try:
+        model, card = chosen(state.view().model)
+        st.caption(told(card))
+        TOPICS[state.view().study][1](settings, model, card)
+    except (CheckpointError, ProbeError, SettingsError) as error:
+        st.error(f"{error}.", icon=":material/error:")
+    state.completed()
+
+
+def _models() -> list[str]:
+    return [*CHECKPOINTS, *(["own"] if "own" in st.session_state else [])]
+
+
+def _sizes() -> list[int]:
+    return sorted({64, 128, 256, 512, state.view().asked})
+
+
+def path(name: str) -> Path:
+    """Where a shipped checkpoint lies, or would."""
+    return assets() / "checkpoints" / name
+
+
+def missing(name: str) -> bool:
+    """Whether a checkpoint is not there."""
+    return name != "own" and not path(name).with_name(f"{name}.safetensors").exists()
+
+
+def _titled(name: str) -> str:
+    return MODELS[name] + (" (missing)" if missing(name) else "")
+
+
+def chosen(name: str) -> tuple[GPT, dict[str, Any]]:
+    """A checkpoint's model and card.
+
+    Raises
+    ------
+    CheckpointError
+        It is missing or cannot be used.
+    """
+    if name == "own":
+        if "own" not in st.session_state:
+            raise CheckpointError("own: nothing was trained or loaded in this session")
+        return st.session_state["own"]
+    if missing(name):
+        raise CheckpointError(f"{name}: this checkpoint is not shipped yet; choose another")
+    return _loaded(name, path(name).with_name(f"{name}.safetensors").stat().st_mtime)
+
+
+@st.cache_resource(max_entries=16, show_spinner=False)
+def _loaded(name: str, _stamp: float) -> tuple[GPT, dict[str, Any]]:
+    return load(path(name))
+
+
+def told(card: dict[str, Any]) -> str:
+    """A card in a line."""
+    shape, recipe = card["shape"], card.get("recipe", {})
+    task, figures = recipe.get("task", {}), card.get("figures", {})
+    said = [
+        f"{shape['layers']} layers, width {shape['width']}, {shape['heads']} heads, "
+        f"{shape['attention']} attention, {shape['layout']} tokens"
+    ]
+    if task:
+        said.append(
+            f"trained {card.get('steps', '?'):,} steps on {task['kernel']} prompts of up to "
+            f"{task['n']} points, d = {task['d']}, σ = {_range(task['bandwidth'])}, λ = "
+            f"{_range(task['ridge'])}, seed {recipe['seed']}"
+        )
+    if "gap_to_krr" in figures:
+        said.append(
+            f"relative gap to exact KRR {figures['gap_to_krr']:.3f}, error to the noiseless "
+            f"function {1 + figures['excess_error']:.3f} times KRR's at n ≥ N/2"
+        )
+    return "; ".join(said) + f". Weights {card['sha256'][:12]}."
+
+
+def _range(edges: list[float]) -> str:
+    low, high = edges
+    return f"{low:g}" if low == high else f"{low:g} to {high:g}"
+
+
+def _view(
+    field: str,
+    kind: str,
+    options: list[Any],
+    words: Callable[[Any], str],
+    width: int | None = None,
+    label: str | None = None,
+) -> None:
+    """A control of one field of the view."""
+    st.session_state[f"{field} look"] = getattr(state.view(), field)
+    about = View.table()[field]
+
+    def changed() -> None:
+        value = st.session_state[f"{field} look"]
+        state.look(**{field: getattr(state.view(), field) if value is None else value})
+
+    common: dict[str, Any] = {
+        "key": f"{field} look", "on_change": changed, "format_func": words, "help": about.help
+    }  # fmt: skip
+    if kind == "selectbox":
+        st.selectbox(label or about.label, options, width=width or "stretch", **common)
+    elif kind == "select_slider":
+        st.select_slider(label or about.label, options, width=width or "stretch", **common)
+    else:
+        st.segmented_control(
+            label or about.label,
+            options,
+            label_visibility="collapsed" if label is None else "visible",
+            **common,
+        )
+
+
+def _variant(method: str, policy: str, ridge_scale: str) -> Variant:
+    """A method's variant under a policy: its own where the policy does not touch it."""
+    wanted = Variant(method, policy, ridge_scale)
+    return wanted if wanted in variants(ridge_scale) else Variant(method, "certified", ridge_scale)
+
+
+def _step_size(settings: Settings) -> float:
+    return settings.step_size if settings.policy == "manual" else 1.0
+
+
+# -- fans ---------------------------------------------------------------------------------------
+
+
+def _fans(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
+    found = probed(model, card, state.view().asked)
+    rows: Frame = findings.layer_rows(found)
+    floor = (state.view().floor, 2.0)
+    kept = ["lens", "labels", "krr", "untrained krr"]
+    shown = {
+        f"layers_{name.replace(' ', '_')}": charts.fan(
+            rows[rows.method == name], against="exact KRR", domain=floor, each=LAYER
+        )
+        for name in kept
+    }
+    last = rows[rows.n == rows.n.max()]
+    ends = last[last.method.isin(kept)]
+    shown["by_layer"] = charts.steps(ends, against="exact KRR", domain=floor, each=LAYER)
+    shown["by_layer_noiseless"] = charts.steps(
+        ends.assign(error=ends.noiseless), against="the noiseless function", domain=(0.1, 2),
+        each=LAYER,
+    )  # fmt: skip
+    st.markdown("**Layer by layer**: error against context length n, pooled over prompts")
+    figures(shown, steps=model.shape.layers, key="layers", each=LAYER)
+    st.caption(_regularised(found))
+    solvers = [method for method in settings.methods if method in SOLVERS]
+    if not solvers:
+        return
+    st.markdown(f"**Solvers on the same prompts**, {_convention(settings)}")
+    asked = tuple(_variant(m, settings.policy, settings.ridge_scale) for m in solvers)
+    fans = solver_fans(card, found, asked, _step_size(settings))
+    steps: Frame = findings.solver_rows(fans)
+    steps = steps[steps.step <= max(1, settings.steps)]
+    shown = {
+        f"solver_{method}": charts.fan(thinned(part), against="exact KRR", domain=floor)
+        for method, part in steps.groupby("method", sort=False)
+    }
+    figures(shown, steps=int(steps.step.max()), key="solvers")
+    st.caption(
+        "Methods, step policy, ridge scale and depth are the sidebar's; of the rest of the sidebar "
+        "only the topic “Your prompts” makes use here. A lens is the model's own head on a layer "
+        "that was never meant for it; probes are linear, fitted on other prompts."
+    )
+
+
+def _regularised(found: Probed) -> str:
+    """Whether some layer, or step, is nearer the truth than exact KRR."""
+    scale = found.noiseless.norm()
+    own = float((found.krr - found.noiseless).norm() / scale)
+    errors = (found.answers["lens"] - found.noiseless).norm(dim=(1, 2)) / scale
+    best = int(errors.argmin())
+    return (
+        f"To the noiseless function, over all n: exact KRR {own:.3f}; the model's layers by its "
+        f"own head, best {float(errors[best]):.3f} at layer {best} and {float(errors[-1]):.3f} at "
+        f"the last. Stopping early can regularise, so the nearest to KRR need not be the best."
+    )
+
+
+def _convention(settings: Settings) -> str:
+    """Step policy and ridge in words."""
+    size = f", η = {settings.step_size:g}" if settings.policy == "manual" else ""
+    return f"step policy {WORDS[settings.policy]}{size}, ridge {WORDS[settings.ridge_scale]}"
+
+
+# -- the match ----------------------------------------------------------------------------------
+
+
+def _match(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
+    found = probed(model, card, state.view().asked)
+    result = matched(card, found, _step_size(settings))
+    with st.container(horizontal=True):
+        _view("metric", "segmented", [*METRICS], lambda name: METRICS[name].title, label="Metric")
+        _view("readout", "segmented", [*READOUTS], lambda name: CURVES[name], label="Readout")
+    view, metric = state.view(), METRICS[state.view().metric]
+    st.caption(f"{metric.title}: {metric.told}. Read by {READOUTS[view.readout]}.")
+    mine = [
+        m for m in result.matches
+        if m.readout == view.readout and m.variant.ridge_scale == settings.ridge_scale
+    ]  # fmt: skip
+    ranking: Frame = findings.ranking_rows(mine)
+    ranking["title"] = ranking.method.map(TITLES)
+    free, fixed = (
+        findings.ranked(ranking[ranking.path == way], view.metric, settings.policy)
+        for way in ("free", "fixed")
+    )
+    best = free.iloc[0]
+    st.markdown(
+        f"Most alike: **{best.title}**, {_convention(settings)}; {_contest(free)} "
+        f"With a fixed number of steps a layer: **{fixed.iloc[0].title}**."
+    )
+    figures(
+        {
+            f"ranking_{way}": laws.ranking(
+                rows, title=f"Layers 1 to {model.shape.layers}, {name}", metric=metric.title
+            )
+            for way, name, rows in (
+                ("free", "each layer's best step", free),
+                ("fixed", "a fixed rate of steps a layer", fixed),
+            )
+        },
+        steps=0,
+        key="ranking",
+        led=True,
+    )
+    st.markdown("**Every layer beside every step**, the best path dashed")
+    figures(
+        {
+            f"match_{m.variant.method}": _grid(m, metric.title, metric.most)
+            for method in free.method
+            for m in mine
+            if m.metric == view.metric
+            and m.variant == _variant(method, settings.policy, settings.ridge_scale)
+        },
+        steps=0,
+        key="match",
+        led=True,
+    )
+    st.markdown("**Who wins under which step policy and metric**, with the runner-up")
+    st.dataframe(_winners(ranking), hide_index=True, width="stretch", row_height=58)
+    st.caption(
+        "Scores are means over layers 1 to L, intervals a bootstrap over prompts with the best "
+        "steps chosen anew. “≈” stands where the two intervals overlap: no winner then. Operator "
+        "distances are over the first 32 prompts. Manual: η = "
+        f"{_step_size(settings):g}, for the methods that take one."
+    )
+
+
+def _contest(rows: Frame) -> str:
+    """Whether the first of a ranking is apart from the second."""
+    one, two = rows.iloc[0], rows.iloc[1]
+    apart = one.low > two.high or one.high < two.low
+    return (
+        f"{one.score:.4f} [{one.low:.4f}, {one.high:.4f}] against {two.title}'s {two.score:.4f} "
+        f"[{two.low:.4f}, {two.high:.4f}]: the intervals {'lie apart' if apart else 'overlap'}."
+    )
+
+
+def _grid(m: Match, metric: str, most: bool) -> charts.Figure:
+    layers, times = m.grid.shape
+    steps = [t for t in range(times) if t <= 16 or t % (2 if t <= 64 else 4) == 0]
+    worst = -1.0 if most else float(m.grid[m.grid.isfinite()].max())
+    rows = pd.DataFrame(
+        {
+            "layer": np.repeat(np.arange(layers), len(steps)),
+            "step": np.tile(steps, layers),
+            "value": m.grid[:, steps].nan_to_num(nan=worst, posinf=worst).flatten().numpy(),
+        }
+    )
+    near = [min(steps, key=lambda t, at=at: abs(t - at)) for at in m.free.steps]
+    path = pd.DataFrame({"layer": range(1, layers), "step": near})
+    return laws.matches(rows, path, title=TITLES[m.variant.method], metric=metric, most=most)
+
+
+def _winners(ranking: Frame) -> pd.DataFrame:
+    """Per metric and path a row, per policy a column: the best method and the next."""
+    rows = []
+    for key, metric in METRICS.items():
+        for way, name in (("free", "best steps"), ("fixed", "fixed rate")):
+            row = {"metric": f"{metric.title}, {name}"}
+            for policy in POLICIES:
+                order = findings.ranked(ranking[ranking.path == way], key, policy)
+                one, two = order.iloc[0], order.iloc[1]
+                apart = one.low > two.high or one.high < two.low
+                sign = ">" if apart else "≈"
+                row[WORDS[policy]] = (
+                    f"{one.title} {one.score:.3f} {sign} {two.title} {two.score:.3f}"
+                )
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+# -- operator, additivity, probes ---------------------------------------------------------------
+
+
+def _operator(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
+    found = probed(model, card, state.view().asked)
+    result = matched(card, found, _step_size(settings))
+    st.write(
+        "Conjugate gradients choose their coefficients by the labels, so their answers are not "
+        "additive in y; every other solver's are, to the last digit. And ∂f/∂y tells which linear "
+        "map of the labels a layer is: plain gradient descent's, or the one with D⁻¹ in it."
+    )
+    defects: Frame = findings.defect_rows(found, result)
+    linear = [m for m, entry in SOLVERS.items() if entry.takes is not None]
+    worst = defects[defects.method.isin(linear)].defect.max()
+    drawn = defects[~defects.method.isin(linear) & (defects.step <= 32)].assign(
+        series=lambda rows: rows.title, value=lambda rows: rows.defect
+    )
+    near = _nearest(result, settings)
+    shown = {
+        "additivity": laws.lines(
+            drawn[["series", "step", "value"]],
+            Axis("step", "layer ℓ of the model, step t of a solver", log=False),
+            Axis("value", "additivity defect", log=False),
+            title="Additivity defect in y",
+            looks={CURVES["lens"]: STYLES["lens"], **{TITLES[m]: STYLES[m] for m in TITLES}},
+        ),
+        "operator": laws.lines(
+            near,
+            Axis("layer", "layer ℓ", log=False),
+            Axis("value", "least ‖∂f_ℓ/∂y − S_t‖/‖S_t‖ over steps t", log=False),
+            title="Operator distance, by the model's own head",
+            looks={TITLES[m]: STYLES[m] for m in TITLES},
+        ),
+    }
+    for network in ("trained", "untrained"):
+        rows: Frame = findings.probe_rows(found)
+        rows = rows[rows.network == network].assign(series=lambda part: part.title)
+        shown[f"probes_{network}"] = laws.lines(
+            rows[["series", "layer", "r2"]],
+            Axis("layer", "layer ℓ", log=False),
+            Axis("r2", "R² of linear probes", log=False, domain=(-0.1, 1.02)),
+            title=f"What linear probes find: {network} network",
+        )
+    figures(shown, steps=0, key="operator", led=True)
+    last = float(found.defect[-1])
+    at = result.defects["conjugate_gradient"][1:9].max()
+    st.caption(
+        f"Defect of the last layer {last:.3f}; conjugate gradients' largest within 8 steps "
+        f"{float(at):.3f}; the linear solvers' {float(worst):.0e}. "
+        f"{TARGETS['alpha'].capitalize()} and {TARGETS['degree']} are read at the tokens of the "
+        "labels, the others where the model answers."
+    )
+
+
+def _nearest(result: Matched, settings: Settings) -> pd.DataFrame:
+    """Each method's least operator distance by layer: columns series, layer, value."""
+    rows = []
+    for m in result.matches:
+        if (m.metric, m.readout) != ("operator", "lens"):
+            continue
+        if m.variant == _variant(m.variant.method, settings.policy, settings.ridge_scale):
+            least = m.grid.nan_to_num(nan=np.inf).amin(-1)
+            rows.append(
+                pd.DataFrame(
+                    {
+                        "series": TITLES[m.variant.method],
+                        "layer": np.arange(len(least)),
+                        "value": least.numpy(),
+                    }
+                )
+            )
+    frame: Frame = pd.concat(rows, ignore_index=True)
+    return frame[frame.layer > 0]
+
+
+# -- heads --------------------------------------------------------------------------------------
+
+
+def _heads(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
+    task = fixed_task(card)
+    found = studied(
+        "heads", card, lambda: heads(model, draw(task, 16, torch.Generator().manual_seed(7)))
+    )
+    layers = model.shape.layers
+    state.nearest("layer", layers + 1, "the model", "layers")
+    _view("layer", "segmented", list(range(1, layers + 1)), lambda k: f"layer {k}", label="Layer")
+    layer = state.view().layer
+    st.write(
+        "What each head gives to the labelled points, x and y token added up and rows divided by "
+        "their sum, beside D⁻¹K at the same places, for one prompt."
+    )
+    n = task.n
+    names = [str(i) for i in range(1, n + 1)]
+    causal = model.shape.layout == "interleaved"
+    common: dict[str, Any] = {
+        "rows": names, "cols": names, "row_title": "query: point i", "col_title": "key: point j",
+        "row_names": [f"i = {k}" for k in names], "col_names": [f"j = {k}" for k in names],
+    }  # fmt: skip
+    top = float(found.kernel[0].max())
+    maps = [
+        Map(
+            name="kernel", title="D⁻¹K", values=found.kernel[0].numpy(), limit=top,
+            note="earlier points only" if causal else "all points", **common,
+        ),
+        *(
+            Map(
+                name=f"head_{h + 1}", title=f"head {h + 1}",
+                values=found.attention[layer - 1, h, 0].numpy(), limit=top,
+                note=f"correlation with D⁻¹K {float(found.alike[layer - 1, h]):.2f}; "
+                f"{float(found.share[layer - 1, h]):.0%} of it goes to labelled points",
+                **common,
+            )
+            for h in range(model.shape.heads)
+        ),
+    ]  # fmt: skip
+    heatmaps(maps, key="heads")
+    heatmaps([_alike(found)], key="alike", linked=False)
+
+
+def _alike(found: Heads) -> Map:
+    layers, heads_ = found.alike.shape
+    return Map(
+        name="alike",
+        title="Correlation of every head with D⁻¹K",
+        values=found.alike.numpy(),
+        kind="diverging",
+        limit=1.0,
+        rows=[str(k) for k in range(1, layers + 1)],
+        cols=[str(k) for k in range(1, heads_ + 1)],
+        row_title="layer",
+        col_title="head",
+        row_names=[f"layer {k}" for k in range(1, layers + 1)],
+        col_names=[f"head {k}" for k in range(1, heads_ + 1)],
+        note="Mean over rows of three points or more and over 16 prompts.",
+    )
+
+
+# -- controls -----------------------------------------------------------------------------------
+
+
+def _controls(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
+    found = probed(model, card, state.view().asked)
+    rows: Frame = findings.layer_rows(found)
+    last = rows[rows.n == rows.n.max()]
+    st.write(
+        "Would any network show this? The same probes on random weights, probes fitted to other "
+        "prompts' answers, and one token's α moved along the probe's direction to see whether "
+        "later answers follow as k(x_*, x_j)."
+    )
+    moved = studied(
+        f"patch {state.view().asked}",
+        card,
+        lambda: patch(model, fixed_task(card), state.view().asked),
+    )
+    patched = pd.DataFrame(
+        [
+            {"series": DIRECTIONS[p.direction], "layer": p.layer, "slope": p.slope,
+             "correlation": p.correlation}
+            for p in moved
+        ]
+    )  # fmt: skip
+    figures(
+        {"controls": charts.steps(last, against="exact KRR", each=LAYER)},
+        steps=model.shape.layers,
+        key="controls",
+        each=LAYER,
+    )
+    figures(
+        {
+            "patch_correlation": laws.lines(
+                patched,
+                Axis("layer", "layer ℓ", log=False),
+                Axis("correlation", "correlation with Δα·k(x_*, x_j)", log=False),
+                title="Moving α: does the change of the answers look like the kernel?",
+            ),
+            "patch_slope": laws.lines(
+                patched,
+                Axis("layer", "layer ℓ", log=False),
+                Axis("slope", "slope on Δα·k(x_*, x_j)", log=False),
+                title="Moving α: how much of it arrives (1 were all of it)",
+            ),
+        },
+        steps=0,
+        key="patch",
+        led=True,
+    )
+    real, control = (
+        float(found.explained["krr"].max()), float(found.untrained["krr"].max())
+    )  # fmt: skip
+    st.caption(
+        f"Best R² for exact KRR: trained {real:.3f}, untrained {control:.3f}. The untrained "
+        "network has weights N(0, 1/fan-in), ours; training's own start is so near 0 that its "
+        "blocks do next to nothing."
+    )
+
+
+# -- beyond training ----------------------------------------------------------------------------
+
+
+def _beyond(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
+    task, steps = fixed_task(card), min(128, max(1, settings.steps))
+    found = studied(f"beyond {steps}", card, lambda: beyond(model, task, 64, steps))
+    named = {
+        "Trained, last layer": found.trained,
+        "Preconditioned Richardson": found.preconditioned,
+        "Gradient descent": found.descent,
+    }
+    rows = pd.DataFrame(
+        [
+            {"series": name, "n": n, "error": min(error, 1e300)}
+            for name, curve in named.items()
+            for n, error in zip(found.lengths, curve, strict=True)
+        ]
+    )
+    st.write(
+        f"Prompts up to {FURTHER} times as long as training's N = {task.n}. Preconditioned "
+        "Richardson keeps the one step certified for that N; gradient descent the largest that "
+        f"suits every prompt of that N. Both take {steps} steps (the sidebar's T)."
+    )
+    figures(
+        {
+            "beyond": laws.lines(
+                rows,
+                Axis("n", "context length n"),
+                Axis("error", "relative error to exact KRR", domain=(1e-2, 5)),
+                title=f"One step size for all prompts, trained up to n = {task.n}",
+                looks={
+                    "Trained, last layer": STYLES["lens"],
+                    "Preconditioned Richardson": STYLES["preconditioned_richardson"],
+                    "Gradient descent": STYLES["gradient_descent"],
+                },
+            )
+        },
+        steps=0,
+        key="beyond",
+        led=True,
+    )
+    if model.shape.layout == "interleaved":
+        st.caption(
+            f"Beyond n = {task.n} there are no learned positions: all later tokens share the last "
+            "one, which the model never met twice."
+        )
+
+
+# -- the sidebar's own prompts ------------------------------------------------------------------
+
+
+def _yours(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
+    found = studied(f"live {settings.to_query()}", card, lambda: live(model, card, settings))
+    result, _ = computed(settings)
+    if found.outside:
+        st.warning(
+            "Outside its training range, and shown all the same. " + " ".join(found.outside),
+            icon=":material/travel_explore:",
+        )
+    layers = found.errors.shape[0]
+    own: Frame = pd.DataFrame(
+        {
+            "method": "lens",
+            "title": CURVES["lens"],
+            "step": np.repeat(np.arange(layers), len(found.counts)),
+            "n": np.tile(found.counts, layers),
+            "error": found.errors.flatten().numpy(),
+        }
+    )
+    against = REFERENCES[settings.reference]
+    look: dict[str, Any] = {"against": against, "domain": (state.view().floor, 2.0)}
+    figures(
+        {
+            "yours": charts.fan(own, each=LAYER, **look),
+            "yours_by_layer": charts.steps(own[own.n == max(found.counts)], each=LAYER, **look),
+        },
+        steps=layers - 1,
+        key="yours",
+        each=LAYER,
+    )
+    figures(
+        {
+            **{
+                f"yours_{method}": charts.fan(part, **look)
+                for method, part in titled(thinned(fan_rows(result))).groupby("method", sort=False)
+            },
+            "yours_steps": charts.steps(titled(thinned(step_rows(result))), **look),
+        },
+        steps=settings.steps,
+        key="yours solvers",
+    )
+    st.caption(
+        f"The sidebar's {settings.prompts} prompts of {settings.data}, {settings.queries} queries "
+        f"each; mean relative error to {against}. The model is read by its own head."
+    )
+
+
+TOPICS: Mapping[str, tuple[str, Callable[[Settings, GPT, dict[str, Any]], None]]] = {
+    "fan": ("Fans", _fans),
+    "match": ("Which solver", _match),
+    "operator": ("Operator", _operator),
+    "heads": ("Heads", _heads),
+    "controls": ("Controls", _controls),
+    "beyond": ("Longer prompts", _beyond),
+    "yours": ("Your prompts", _yours),
+}

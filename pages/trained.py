@@ -1,0 +1,14 @@
+"""Trained: does gradient descent find the same algorithm as the one built by hand?"""
+
+import streamlit as st
+
+from krrviz.ui import shell, trained
+
+settings = shell.settings()
+
+st.subheader("Does a trained transformer find the same algorithm?")
+st.write(
+    "GPT-2-style models learned kernel ridge regression from prompts alone. Read every layer, "
+    "and see which solver's steps it is like, under each metric, step policy and ridge convention."
+)
+trained.show(settings)
