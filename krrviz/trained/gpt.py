@@ -23,13 +23,14 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load as read_weights
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 ATTENTIONS = ("softmax", "linear", "kernel", "relu")
 LAYOUTS = ("interleaved", "pairs")
 # What a model may have: a card may come from anyone, and its model is built before weights are read
-MOST = {"d": 64, "n": 512, "layers": 128, "width": 1024, "heads": 1024}
+MOST = {"d": 64, "n": 512, "layers": 128, "width": 1024, "heads": 64}
 PARAMETERS = 12_000_000  # in all: 48 MB
 
 
@@ -277,7 +278,21 @@ def write(path: Path, weights: Mapping[str, Tensor], card: Mapping[str, Any]) ->
 
 
 def load(path: Path) -> tuple[GPT, dict[str, Any]]:
-    """The model and the card of a checkpoint.
+    """The model and the card of a checkpoint; raises CheckpointError as ``loads``."""
+    try:
+        card, weights = (
+            path.with_name(path.name + ending).read_bytes() for ending in (".json", ".safetensors")
+        )
+    except FileNotFoundError as error:
+        missing = Path(str(error.filename)).name
+        raise CheckpointError(f"{path.name}: {missing} is not there") from None
+    except OSError as error:
+        raise CheckpointError(f"{path.name} cannot be read: {error}") from None
+    return loads(path.name, weights, card)
+
+
+def loads(named: str, content: bytes, told: bytes) -> tuple[GPT, dict[str, Any]]:
+    """The model and the card of a checkpoint's two files; ``named`` is for messages.
 
     Raises
     ------
@@ -285,18 +300,16 @@ def load(path: Path) -> tuple[GPT, dict[str, Any]]:
         A file is missing, truncated or no safetensors; keys, shapes or numbers are not a model's;
         the model is larger than ``Shape`` allows; or weights and card do not belong together.
     """
-    named, weights_file = path.name, path.with_name(path.name + ".safetensors")
     try:
-        card = json.loads(path.with_name(path.name + ".json").read_text("utf-8"))
+        card = json.loads(told)
         shape = Shape(**card["shape"])
         wanted = GPT(shape)
-        weights = load_file(weights_file)
-    except FileNotFoundError as error:
-        raise CheckpointError(f"{named}: {Path(str(error.filename)).name} is not there") from None
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{named}: the weights cannot be read: {error}") from None
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{named}: the card cannot be used: {error}") from None
+    try:
+        weights = read_weights(content)
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise CheckpointError(f"{named}: the weights cannot be read: {error}") from None
     expected = {name: tuple(value.shape) for name, value in wanted.state_dict().items()}
     found = {name: tuple(value.shape) for name, value in weights.items()}
     for name in sorted({*expected, *found}):
