@@ -20,7 +20,7 @@ from krrviz.laws import Axis
 from krrviz.trained.gpt import ATTENTIONS, LAYOUTS, CheckpointError, Shape
 from krrviz.trained.parcel import LIMIT, STATE, Parcel, opened, packed, read
 from krrviz.trained.probe import lens
-from krrviz.trained.prompts import KERNELS, Prompts, Task, answers, draw
+from krrviz.trained.prompts import KERNELS, Task, answers, draw
 from krrviz.trained.queue import Job, Queue
 from krrviz.trained.train import Recipe
 from krrviz.ui import state
@@ -246,29 +246,19 @@ def fan_rows(parcel: Parcel) -> pd.DataFrame:
     """A model's fan over fresh prompts of its task: columns method, title, step, n, error.
 
     ``step`` is the layer after which the model's head reads; ``error`` is ‖f_ℓ − f_KRR‖/‖f_KRR‖
-    over the prompts. A model of pairs is asked at some n, each with prompts of that length.
+    over the prompts.
     """
     model, task = parcel.model, parcel.recipe.task
     few = task.n > 32 or model.shape.parameters > 10**6
     prompts = draw(task, 8 if few else 64, torch.Generator().manual_seed(FRESH))
-    exact = answers(prompts)
-    if model.shape.layout == "interleaved":
-        counts, found = [*range(1, task.n + 1)], lens(model, prompts)[..., 1:]
-    else:
-        counts = sorted({*(2**k for k in range(8) if 2**k < task.n), task.n})
-        found = torch.cat([lens(model, _cut(prompts, n)) for n in counts], -1)
-    wanted = exact[:, counts]
+    found, wanted = lens(model, prompts)[..., 1:], answers(prompts)[:, 1:]
     errors = ((found - wanted).norm(dim=1) / wanted.norm(dim=0)).numpy()
     errors = np.nan_to_num(errors, nan=HUGE, posinf=HUGE).clip(0, HUGE)
-    index = pd.MultiIndex.from_product([range(len(errors)), counts], names=["step", "n"])
+    index = pd.MultiIndex.from_product(
+        [range(len(errors)), range(1, task.n + 1)], names=["step", "n"]
+    )
     rows = pd.DataFrame({"error": errors.ravel()}, index=index).reset_index()
     return rows.assign(method="transformer", title="Your model")
-
-
-def _cut(prompts: Prompts, n: int) -> Prompts:
-    """The same prompts with n labelled points, the next one the query."""
-    X, y, f = (part[:, : n + 1] for part in (prompts.X, prompts.y, prompts.noiseless))
-    return Prompts(prompts.task, X, y, f, prompts.bandwidth, prompts.ridge)
 
 
 def _shown(parcel: Parcel) -> None:
@@ -289,7 +279,7 @@ def _shown(parcel: Parcel) -> None:
         shown["own_log"] = laws.lines(
             curves.query(f"0 < value < {HUGE}"),
             Axis("at", "training step", log=False),
-            Axis("value", "loss, gap to KRR"),
+            Axis("value", "loss, gap to KRR", log=False),
             title="Training",
         )
     figures(shown, steps=shape.layers, key="own figures")
