@@ -21,7 +21,8 @@ Domain = tuple[float, float]
 DOMAIN: Domain = (1e-3, 2.0)
 """The error axis: below it a curve leaves the frame, so that 1e-15 does not squash the rest."""
 
-STEP = ("step", "t")  # what the curves of a fan are, in a word and a symbol
+# What the curves of a fan are, in a word and a symbol.
+STEP, LAYER = ("step", "t"), ("layer", "ℓ")
 
 CURVES = 33
 """About as many curves are drawn in a fan at most; the current step always is."""

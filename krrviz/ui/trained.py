@@ -12,7 +12,7 @@ import streamlit as st
 import torch
 
 from krrviz import charts, findings, laws
-from krrviz.charts import READ_STYLES, STYLES
+from krrviz.charts import LAYER, READ_STYLES, STYLES
 from krrviz.findings import CURVES, Frame
 from krrviz.frames import REFERENCES, TITLES, fan_rows, step_rows, thinned, titled
 from krrviz.laws import Axis
@@ -42,7 +42,6 @@ MODELS = {
     "deep-0": "Deeper and narrower: 12 layers",
     "own": "Your own",
 }
-LAYER = ("layer", "ℓ")
 NEAR = (0.02, 2.0)  # layers come no nearer than this
 WORDS = {
     "one_over_l": "1/L",

@@ -271,7 +271,7 @@ def _shown(parcel: Parcel) -> None:
         f"{_word(shape.layout)}, {shape.parameters:,} parameters. "
         f"At n = {task.n} it is **{end:.3g}** away from exact KRR, relative."
     )
-    shown = {"own_fan": charts.fan(rows, domain=DOMAIN)}
+    shown = {"own_fan": charts.fan(rows, against="exact KRR", domain=DOMAIN, each=charts.LAYER)}
     if parcel.log:
         # Not "step": that is what the scrubber moves over.
         log = pd.DataFrame(parcel.log).rename(columns={"step": "at", "gap_to_krr": "gap to KRR"})
@@ -282,10 +282,10 @@ def _shown(parcel: Parcel) -> None:
             Axis("value", "loss, gap to KRR", log=False),
             title="Training",
         )
-    figures(shown, steps=shape.layers, key="own figures")
+    figures(shown, steps=shape.layers, key="own figures", each=charts.LAYER)
     st.caption(
-        "Step t is the layer after which the model's own head reads the stream; t = 0 is before "
-        "the first. A layer is not a solver's step. Errors are ‖f − f_KRR‖/‖f_KRR‖ over "
+        "Each layer is read by the model's own head; ℓ = 0 is before the first. Errors are "
+        "‖f − f_KRR‖/‖f_KRR‖ over "
         "prompts that no training sees, their exact answers by direct solves. "
         + (
             f"This layout was trained at n = {task.n} alone: shorter prompts are new to it."
