@@ -28,6 +28,9 @@ from krrviz.spectrum import Operator
 from krrviz.trajectory import Solver, Step, record
 
 
+COPIED = ("X", "x_query", "count", "bandwidth", "ridge", "ridge_scale")  # of a problem
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Modes(Problem):
     """A problem whose y is ŷ; ``values`` x, ``query`` k̂, ``basis`` W, ``lifted`` WPy.
@@ -69,9 +72,6 @@ def modes(problem: Problem, operator: Operator) -> Modes:
         basis=basis,
         lifted=lifted,
     )
-
-
-COPIED = ("X", "x_query", "count", "bandwidth", "ridge", "ridge_scale")
 
 
 def solver(problem: Problem, method: str, policy: str, step_size: float, n_max: int) -> Solver:
