@@ -14,7 +14,7 @@ from krrviz.problem import Problem
 from krrviz.solvers import SOLVERS
 from krrviz.spectrum import POLICIES
 from krrviz.trained.modes import Modes, linear_map, modes, solver
-from krrviz.trained.probe import Answers, Probed, additivity, operator_at
+from krrviz.trained.probe import Answers, Probed, ProbeError, additivity, operator_at
 from krrviz.trained.prompts import Prompts, answers
 from krrviz.trajectory import Solver, record
 
@@ -257,8 +257,17 @@ def match(
     """Every readout beside every solver, policy and ridge convention, by every metric.
 
     ``step_size`` is the manual policy's; ``told`` is called with the share done.
+
+    Raises
+    ------
+    ProbeError
+        The prompts' kernel has row sums that are not positive.
+    ValueError
+        The prompts do not share one σ and λ.
     """
     prompts, n = probed.prompts, probed.prompts.task.n
+    if not preconditionable(prompts):
+        raise ProbeError(f"D⁻¹ has no meaning for the {prompts.task.kernel} kernel's row sums")
     weights = resampled(len(prompts.y))
     size = _weighed(weights, probed.krr.square())[:, None]
 
@@ -316,15 +325,20 @@ def align(probed: Probed, readout: str, kernel: str) -> Alignment:
     prompts, layers = probed.prompts, probed.answers[readout]
     exact = answers(prompts, kernel)[:, 1:]
     gap = float((layers[-1] - exact).norm() / exact.norm())
-    lengths = range(1, prompts.task.n + 1)
-    if any(bool((prompts.problem(n, kernel).degree <= 0).any()) for n in lengths):
+    if not preconditionable(prompts, kernel):
         return Alignment(kernel, gap, None)
-    found = Systems.of(prompts, lengths, kernel=kernel).answers(
+    found = Systems.of(prompts, range(1, prompts.task.n + 1), kernel=kernel).answers(
         Variant("preconditioned_richardson", "certified", "absolute")
     )
     alike = similarity(layers, bounded(found), probed.labels)
     free, _, _ = routes(_sound(_weighed(resampled(len(prompts.y)), alike), "similarity"), True)
     return Alignment(kernel, gap, free)
+
+
+def preconditionable(prompts: Prompts, kernel: str | None = None) -> bool:
+    """Whether every row sum of every prompt's first n points is positive, at n = 1 … N."""
+    lengths = range(1, prompts.task.n + 1)
+    return all(bool((prompts.problem(n, kernel).degree > 0).all()) for n in lengths)
 
 
 def bounded(values: Tensor) -> Tensor:
