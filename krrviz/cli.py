@@ -265,7 +265,10 @@ def _scaling(options: argparse.Namespace) -> None:
 def _train(options: argparse.Namespace) -> None:
     recipe = RECIPES[options.recipe]
     if options.steps is not None:
-        recipe = replace(recipe, steps=options.steps)
+        try:
+            recipe = replace(recipe, steps=options.steps)
+        except ValueError as error:
+            raise SettingsError(f"--{error}") from None
     device = compute_device(Settings(dtype="float32"))
     started = time.perf_counter()
 

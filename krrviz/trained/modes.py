@@ -27,7 +27,6 @@ from krrviz.solvers import SOLVERS, tuned
 from krrviz.spectrum import Operator
 from krrviz.trajectory import Solver, Step, record
 
-
 COPIED = ("X", "x_query", "count", "bandwidth", "ridge", "ridge_scale")  # of a problem
 
 

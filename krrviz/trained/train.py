@@ -24,6 +24,7 @@ from krrviz.trained.prompts import Prompts, Task, answers, draw
 
 BETAS, DECAY, CLIP = (0.9, 0.95), 0.01, 1.0
 CHECKED = 256  # prompts of the gap to KRR
+MOST = {"steps": 10**6, "seed": 2**11 - 1}  # of a recipe: batch_of says why
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,9 @@ class Recipe:
             value = getattr(self, name)
             if type(value) is not int or value < least:
                 raise ValueError(f"{name}={value!r} must be a whole number from {least}")
+        for name, most in MOST.items():
+            if getattr(self, name) > most:
+                raise ValueError(f"{name}={getattr(self, name)} must be at most {most}")
         if not 0 < self.rate < math.inf:
             raise ValueError(f"rate={self.rate} must be a finite number above 0")
         if not 0 <= self.average < 1:
@@ -85,7 +89,9 @@ RECIPES: dict[str, Recipe] = {
 
 def batch_of(recipe: Recipe, step: int) -> Prompts:
     """The prompts of a step: they depend on the seed and the step alone."""
-    generator = torch.Generator().manual_seed(recipe.seed * 2**32 + step)
+    # PyTorch uses the low 32 bits of a seed. No two of these meet, nor any that is checked or
+    # probed with: 10⁶, and from 2³¹ on.
+    generator = torch.Generator().manual_seed(recipe.seed * 2**20 + step)
     return draw(recipe.task, recipe.batch, generator)
 
 

@@ -16,7 +16,7 @@ from sklearn.kernel_ridge import KernelRidge
 
 from krrviz.trained.gpt import CheckpointError, Shape, load
 from krrviz.trained.prompts import KERNELS, Task, answers, draw
-from krrviz.trained.train import RECIPES, Recipe, gaps, train
+from krrviz.trained.train import RECIPES, Recipe, batch_of, gaps, train
 
 CPU = torch.device("cpu")
 TINY = Recipe(
@@ -139,3 +139,16 @@ def test_every_recipe_makes_a_model(name: str) -> None:
     assert recipe.learning_rate(0) < recipe.rate
     assert recipe.learning_rate(recipe.warm_up) == recipe.rate
     assert recipe.learning_rate(recipe.steps) == pytest.approx(0, abs=1e-12)
+
+
+def test_no_two_steps_of_any_seed_are_asked_the_same_prompts() -> None:
+    recipes = [Recipe(**{**vars(TINY), "seed": seed}) for seed in (0, 1, 2, 2047)]
+    # Their first input; gaps' and probing's are not among them either.
+    asked = [batch_of(recipe, step).X[0, 0] for recipe in recipes for step in (0, 1, 2, 10**6 - 1)]
+    asked += [
+        draw(TINY.task, 1, torch.Generator().manual_seed(seed)).X[0, 0] for seed in (10**6, 2**31)
+    ]
+    assert len({tuple(x.tolist()) for x in asked}) == len(asked)
+    for name, value in (("seed", 2048), ("steps", 10**6 + 1)):
+        with pytest.raises(ValueError, match=f"{name}={value} must be at most"):
+            Recipe(**{**vars(TINY), name: value})
