@@ -296,6 +296,19 @@ def test_a_terminal_shows_a_bar_with_loss_and_gap(
     assert [bar.endswith("\n") for bar in bars] == [False, True]
 
 
+@pytest.mark.parametrize(
+    ("steps", "message"), [("0", "a whole number from 1"), ("9000000", "to 1000000")]
+)
+def test_steps_that_cannot_be_taken_are_one_line(
+    steps: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert main(["train", "main-0", "--steps", steps, "--out", str(tmp_path)]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"krrviz: steps={steps} must be")
+    assert message in told
+    assert told.count("\n") == 1
+
+
 # -- a person's own file --------------------------------------------------------------------------
 
 OWN = "n=12&queries=5&prompts=2&steps=3&methods=nesterov"

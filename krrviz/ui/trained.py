@@ -24,7 +24,7 @@ from krrviz.trained.abroad import FURTHER, beyond, live
 from krrviz.trained.gpt import GPT, CheckpointError, load
 from krrviz.trained.inside import Heads, heads, patch
 from krrviz.trained.match import METRICS, Match, Matched, Metric, Variant, variants
-from krrviz.trained.probe import READOUTS, TARGETS, Probed, ProbeError, fixed_task
+from krrviz.trained.probe import READOUTS, SEED, TARGETS, Probed, ProbeError, fixed_task
 from krrviz.trained.prompts import draw
 from krrviz.ui import state
 from krrviz.ui.compute import computed, matched, probed, solver_fans, studied
@@ -471,7 +471,9 @@ def _nearest(result: Matched, settings: Settings) -> pd.DataFrame:
 def _heads(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
     task = fixed_task(card)
     found = studied(
-        "heads", card, lambda: heads(model, draw(task, 16, torch.Generator().manual_seed(7)))
+        "heads",
+        card,
+        lambda: heads(model, draw(task, 16, torch.Generator().manual_seed(SEED + 2**27))),
     )
     layers = model.shape.layers
     state.nearest("layer", layers + 1, "the model", "layers")

@@ -38,7 +38,7 @@ WHOLE = {
     "layers": ("Layers", 1, 4),
     "steps": ("Steps", 20, 2000),
     "batch": ("Batch", 8, 64),
-    "seed": ("Seed", 0, 2**31 - 1),
+    "seed": ("Seed", 0, 2047),
 }
 REAL = {"bandwidth": ("Bandwidth σ", 0.1, 10.0), "ridge": ("Ridge λ", 0.001, 10.0)}
 CHOICES = {

@@ -18,7 +18,7 @@ from sklearn.kernel_ridge import KernelRidge
 
 from krrviz.trained.gpt import CheckpointError, Shape, load
 from krrviz.trained.prompts import KERNELS, Task, answers, draw
-from krrviz.trained.train import RECIPES, Recipe, gaps, train
+from krrviz.trained.train import RECIPES, Recipe, batch_of, gaps, train
 
 CPU = torch.device("cpu")
 TINY = Recipe(
@@ -165,8 +165,8 @@ BAD: dict[str, tuple[Any, str]] = {
     "a key less": ({"shape": {}}, "the recipe lacks task; it has"),
     "no shape": (changed(shape=None), "its shape is None and must be an object of d, n"),
     "a word for a number": (changed(steps="9"), "steps='9' must be a whole number"),
-    "no step": (changed(steps=0), "steps=0 must be a whole number from 1 to 100000000"),
-    "a seed too large": (changed(seed=2**31), "seed=2147483648 must be .* to 2147483647"),
+    "no step": (changed(steps=0), "steps=0 must be a whole number from 1 to 1000000"),
+    "a seed too large": (changed(seed=2**31), "seed=2147483648 must be .* to 2047"),
     "a word for a rate": (changed(rate="fast"), "rate='fast' must be a number"),
     "no rate": (changed(rate=float("nan")), "rate=nan must be a finite number above 0"),
     "a bare bandwidth": (changed("task", bandwidth=0.5), "bandwidth=0.5 must be two numbers"),
@@ -243,3 +243,16 @@ def test_every_recipe_makes_a_model(name: str) -> None:
     assert recipe.learning_rate(0) < recipe.rate
     assert recipe.learning_rate(recipe.warm_up) == recipe.rate
     assert recipe.learning_rate(recipe.steps) == pytest.approx(0, abs=1e-12)
+
+
+def test_no_two_steps_of_any_seed_are_asked_the_same_prompts() -> None:
+    recipes = [Recipe(**{**vars(TINY), "seed": seed}) for seed in (0, 1, 2, 2047)]
+    # Their first input; gaps' and probing's are not among them either.
+    asked = [batch_of(recipe, step).X[0, 0] for recipe in recipes for step in (0, 1, 2, 10**6 - 1)]
+    asked += [
+        draw(TINY.task, 1, torch.Generator().manual_seed(seed)).X[0, 0] for seed in (10**6, 2**31)
+    ]
+    assert len({tuple(x.tolist()) for x in asked}) == len(asked)
+    for name, value in (("seed", 2048), ("steps", 10**6 + 1)):
+        with pytest.raises(ValueError, match=f"{name}={value} must be at most"):
+            Recipe(**{**vars(TINY), name: value})
