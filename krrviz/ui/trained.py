@@ -23,7 +23,7 @@ from krrviz.tables import assets
 from krrviz.trained.abroad import FURTHER, beyond, live
 from krrviz.trained.gpt import GPT, CheckpointError, load
 from krrviz.trained.inside import Heads, heads, patch
-from krrviz.trained.match import METRICS, Match, Matched, Metric, Variant, variants
+from krrviz.trained.match import MATCHED, METRICS, Match, Matched, Metric, Variant, variants
 from krrviz.trained.probe import READOUTS, SEED, TARGETS, Probed, ProbeError, fixed_task
 from krrviz.trained.prompts import draw
 from krrviz.ui import state
@@ -262,9 +262,12 @@ def _match(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
     result = matched(card, found, _step_size(settings))
     with st.container(horizontal=True):
         _view("metric", "segmented", [*METRICS], lambda name: METRICS[name].title, label="Metric")
-        _view("readout", "segmented", [*READOUTS], lambda name: CURVES[name], label="Readout")
+        _view("readout", "segmented", [*MATCHED], lambda name: CURVES[name], label="Readout")
     view, metric = state.view(), METRICS[state.view().metric]
-    st.caption(f"{metric.title}: {metric.told}. Read by {READOUTS[view.readout]}.")
+    read_by = READOUTS.get(
+        view.readout, "a probe fitted to exact KRR, on random weights: a control"
+    )
+    st.caption(f"{metric.title}: {metric.told}. Read by {read_by}.")
     mine = [
         m for m in result.matches
         if m.readout == view.readout and m.variant.ridge_scale == settings.ridge_scale
@@ -275,6 +278,9 @@ def _match(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
         findings.ranked(ranking[ranking.path == way], view.metric, settings.policy)
         for way in ("free", "fixed")
     )
+    if free.empty:
+        st.info("Operators are not taken of the control; choose another metric or readout.")
+        return
     best = free.iloc[0]
     st.markdown(
         f"Most alike: **{best.title}**, {_convention(settings)}; {_contest(free)} "
@@ -375,6 +381,8 @@ def _winners(ranking: Frame) -> str:
     ]
     for key, metric in METRICS.items():
         for way, name in (("free", "best steps"), ("fixed", "fixed rate")):
+            if ranking[ranking.metric == key].empty:
+                continue
             cells = []
             for policy in POLICIES:
                 order = findings.ranked(ranking[ranking.path == way], key, policy)
