@@ -48,9 +48,14 @@ def fixed_task(card: dict[str, Any]) -> Task:
         The card names no task, or one that its model cannot read.
     """
     try:
-        task, shape = Task(**card["recipe"]["task"]), card["shape"]
+        # JSON has lists for tuples.
+        given = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in card["recipe"]["task"].items()
+        }
+        task, shape = Task(**given), card["shape"]
         asked, read = (task.d, task.n), (shape["d"], shape["n"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ProbeError(f"the card names no task that can be drawn: {error}") from None
     if asked != read:
         raise ProbeError(f"the card's task has d and n {asked} but its model reads {read}")
