@@ -254,7 +254,8 @@ def load(path: Path) -> tuple[GPT, dict[str, Any]]:
         wanted = GPT(shape)
         weights = load_file(weights_file)
     except FileNotFoundError as error:
-        raise CheckpointError(f"{named}: {Path(str(error.filename)).name} is not there") from None
+        missing = Path(error.filename or weights_file).name  # safetensors names no file
+        raise CheckpointError(f"{named}: {missing} is not there") from None
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{named}: the weights cannot be read: {error}") from None
     except (ValueError, KeyError, TypeError) as error:
