@@ -18,6 +18,8 @@ from krrviz.trained.probe import Answers, Probed, ProbeError, additivity, operat
 from krrviz.trained.prompts import Prompts, answers
 from krrviz.trajectory import Solver, record
 
+Steps = Float[Tensor, "times batch N"]
+
 STEPS = 128  # searched for the step that a layer is most like; fewer saturate
 RATES = [quarters / 4 for quarters in range(1, 65)]  # steps a layer, where the rate is fixed
 FLOOR = 1e-3  # of an error's logarithm: a method that is exact at n = 1 is not far from all others
@@ -186,14 +188,14 @@ class Systems:
 
 
 def similarity(
-    layers: Answers, steps: Answers, labels: Float[Tensor, "batch N"]
+    layers: Answers, steps: Steps, labels: Float[Tensor, "batch N"]
 ) -> Float[Tensor, "batch layers times"]:
     """Cosine of the residuals f − y over positions."""
     a, b = (normalize(f - labels, dim=-1) for f in (layers, steps))
     return a.transpose(0, 1) @ b.permute(1, 2, 0)
 
 
-def difference(layers: Answers, steps: Answers) -> Float[Tensor, "batch layers times"]:
+def difference(layers: Answers, steps: Steps) -> Float[Tensor, "batch layers times"]:
     """Mean squared difference over positions; of operators, over their entries."""
     return _apart(layers.transpose(0, 1), steps.transpose(0, 1)).square()
 
