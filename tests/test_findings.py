@@ -36,7 +36,7 @@ def errors(f: Tensor, answer: Tensor, n: int) -> float:
 
 def test_errors_by_layer_are_those_of_the_answers(found) -> None:
     probed, _ = found
-    rows = findings.layer_rows(probed)
+    rows: findings.Frame = findings.layer_rows(probed)
     assert set(rows.columns) == {"method", "title", "step", "n", "error", "noiseless"}
     assert set(rows.method) == set(READOUTS) | CONTROLS
     assert len(rows) == len(probed.answers) * (LAYERS + 1) * N
@@ -50,7 +50,7 @@ def test_errors_by_layer_are_those_of_the_answers(found) -> None:
 def test_errors_by_step_are_the_fans_of_the_variants_asked_for(found) -> None:
     _, matched = found
     chosen = [variants("absolute")[0], variants("per_sample")[-1]]
-    rows = findings.solver_rows(matched, chosen)
+    rows: findings.Frame = findings.solver_rows(matched, chosen)
     assert set(rows.columns) >= {"method", "title", "step", "n", "error", "noiseless"}
     assert len(rows) == 2 * 17 * N
     for row in rows.itertuples():
@@ -61,7 +61,7 @@ def test_errors_by_step_are_the_fans_of_the_variants_asked_for(found) -> None:
 
 def test_every_match_is_two_rows_of_the_ranking(found) -> None:
     _, matched = found
-    rows = findings.ranking_rows(matched.matches)
+    rows: findings.Frame = findings.ranking_rows(matched.matches)
     assert list(rows.columns) == [*KEY, "path", "score", "low", "high", "steps"]
     assert len(rows) == 2 * len(matched.matches)
     assert not rows.duplicated([*KEY, "path"]).any()
@@ -96,7 +96,7 @@ def test_a_ranking_has_each_method_once_with_the_best_first(metric: str) -> None
         made("conjugate_gradient", "certified", metric, 0.2),
     ]
     strange = [made("nesterov", "manual", other, 0.99) for other in METRICS if other != metric]
-    rows = findings.ranking_rows(given + strange)
+    rows: findings.Frame = findings.ranking_rows(given + strange)
     ranked = findings.ranked(rows[rows.path == "free"], metric, "manual")
     expected = [
         ("gradient_descent", 0.1), ("conjugate_gradient", 0.2),
@@ -110,7 +110,7 @@ def test_a_ranking_has_each_method_once_with_the_best_first(metric: str) -> None
 
 
 def test_a_ranking_of_a_whole_match_has_every_method_once(found) -> None:
-    rows = findings.ranking_rows(found[1].matches)
+    rows: findings.Frame = findings.ranking_rows(found[1].matches)
     for policy in ("certified", "one_over_l", "optimal", "manual"):
         for metric in METRICS:
             ranked = findings.ranked(rows, metric, policy)
@@ -122,7 +122,7 @@ def test_a_ranking_of_a_whole_match_has_every_method_once(found) -> None:
 
 def test_grids_come_back_from_their_rows(found) -> None:
     _, matched = found
-    rows = findings.grid_rows(matched.matches)
+    rows: findings.Frame = findings.grid_rows(matched.matches)
     assert list(rows.columns) == [*KEY, "layer", *range(17)]
     assert len(rows) == len(matched.matches) * (LAYERS + 1)
     grids = np.concatenate([m.grid.numpy() for m in matched.matches])
@@ -138,7 +138,7 @@ def test_grids_come_back_from_their_rows(found) -> None:
 
 def test_probes_have_a_row_for_each_target_layer_and_network(found) -> None:
     probed, _ = found
-    rows = findings.probe_rows(probed)
+    rows: findings.Frame = findings.probe_rows(probed)
     assert list(rows.columns) == ["target", "title", "layer", "network", "r2"]
     assert len(rows) == 2 * len(TARGETS) * (LAYERS + 1)
     for row in rows.itertuples():
@@ -149,7 +149,7 @@ def test_probes_have_a_row_for_each_target_layer_and_network(found) -> None:
 
 def test_defects_are_the_layers_and_every_solvers(found) -> None:
     probed, matched = found
-    rows = findings.defect_rows(probed, matched)
+    rows: findings.Frame = findings.defect_rows(probed, matched)
     assert list(rows.columns) == ["method", "title", "step", "defect"]
     assert set(rows.method) == {"lens", *SOLVERS}
     assert len(rows) == LAYERS + 1 + 17 * len(SOLVERS)

@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 
 from krrviz.problem import Problem
 from krrviz.solvers import SOLVERS
-from krrviz.spectrum import POLICIES
+from krrviz.spectrum import POLICIES, Operator
 from krrviz.trained.modes import Modes, linear_map, modes, solver
 from krrviz.trained.probe import Answers, Probed, ProbeError, additivity, operator_at
 from krrviz.trained.prompts import Prompts, answers
@@ -163,7 +163,7 @@ class Systems:
         kernel: str | None = None,
     ) -> Systems:
         problems = {n: prompts.problem(n, kernel, ridge_scale) for n in lengths}
-        operators = {entry.operator for entry in SOLVERS.values()}
+        operators: set[Operator] = {entry.operator for entry in SOLVERS.values()}
         held = {(n, way): modes(problems[n], way) for n in problems for way in operators}
         return cls(problems, held, prompts.task.n, step_size)
 

@@ -49,7 +49,7 @@ def fixed_task(card: dict[str, Any]) -> Task:
     """
     try:
         # JSON has lists for tuples.
-        given = {
+        given: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in card["recipe"]["task"].items()
         }

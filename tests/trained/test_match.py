@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,6 +53,11 @@ def drawn(batch: int = 5, n: int = N, kernel: str = "gaussian", seed: int = 7) -
     return draw(task, batch, torch.Generator().manual_seed(seed))
 
 
+def gram(kernel: Any, a: Array, b: Array) -> Array:
+    """scikit-learn's kernel matrix."""
+    return kernel(a, b)
+
+
 # -- the solvers again ---------------------------------------------------------------------------
 
 
@@ -75,7 +81,7 @@ def interval(v: Variant, M: Array, n_max: int) -> tuple[float, float]:
 def answered(v: Variant, X: Array, y: Array, query: Array, steps: tuple[int, ...]) -> Array:
     """f_t at the query for each step, of one prompt."""
     n = len(y)
-    K, k = RBF(WIDTH)(X), RBF(WIDTH)(query, X)[0]
+    K, k = gram(RBF(WIDTH), X, X), gram(RBF(WIDTH), query, X)[0]
     r = RIDGE if v.ridge_scale == "absolute" else RIDGE / N * n
     A, D = K + r * np.eye(n), K.sum(1)
     if v.method == "conjugate_gradient" or v.method == "preconditioned_conjugate_gradient":
@@ -276,7 +282,7 @@ def some(*shape: int, seed: int = 0) -> Array:
     return np.random.default_rng(seed).normal(size=shape)
 
 
-def looped(a: Array, b: Array, one: Callable[[Array, Array], float]) -> Array:
+def looped(a: Array, b: Array, one: Callable[[Array, Array], Any]) -> Array:
     """(batch, layers, times) of what ``one`` makes of two vectors."""
     return np.array(
         [
@@ -393,7 +399,7 @@ def test_laplacian_answers_align_with_the_laplacian_kernel_alone() -> None:
     for p in range(4):
         path.append([])
         for n in range(1, N + 1):
-            K, one = k(X[p, :n]), k(X[p, n : n + 1], X[p, :n])[0]
+            K, one = gram(k, X[p, :n], X[p, :n]), gram(k, X[p, n : n + 1], X[p, :n])[0]
             alpha, f = np.zeros(n), []
             for _ in range(3):  # layers 0 to 2 are steps of η = 2/(λ/N + 1 + λ)
                 f.append(one @ alpha)
