@@ -2,8 +2,11 @@
 
 import json
 import os
+import pickle
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -11,12 +14,15 @@ from urllib.parse import urlencode
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from krrviz import Settings, cli, fan_frame
 from krrviz.cli import main
 from krrviz.guarantee import guarantee
 from krrviz.scaling import SWEEPS
-from krrviz.trained.gpt import Shape, load
+from krrviz.solvers import SOLVERS
+from krrviz.trained import match as matching
+from krrviz.trained.gpt import GPT, Shape, load, shape_card, write
 from krrviz.trained.prompts import Task
 from krrviz.trained.train import Recipe
 
@@ -307,6 +313,127 @@ def test_steps_that_cannot_be_taken_are_one_line(
     assert told.startswith(f"krrviz: steps={steps} must be")
     assert message in told
     assert told.count("\n") == 1
+
+
+# -- probe ----------------------------------------------------------------------------------------
+
+TINY = Shape(n=4, layers=1, width=8, heads=2)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """A model that was never trained, as a checkpoint."""
+    path = tmp_path / "tiny"
+    torch.manual_seed(0)
+    recipe = Recipe(shape=TINY, task=Task(n=4))
+    write(path, GPT(TINY).state_dict(), {"shape": shape_card(TINY), "recipe": recipe.card()})
+    return path
+
+
+def test_probe_writes_its_files_and_prints_the_ranking(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr(matching, "RESAMPLES", 4)
+    monkeypatch.setattr(matching, "STEPS", 8)
+    out = checkpoint.parent / "new" / "out"
+    assert main(["probe", str(checkpoint), "--prompts", "9", "--out", str(out)]) == 0
+    key = ["readout", "metric", "ridge_scale", "policy", "method"]
+    columns = {
+        "ranking": [*key, "path", "score", "low", "high", "steps"],
+        "heatmaps": [*key, "layer", *map(str, range(matching.STEPS + 1))],
+        "layers": ["step", "n", "error", "noiseless", "method", "title"],
+        "solvers": ["step", "n", "error", "noiseless", "method", "title", "policy", "ridge_scale"],
+        "probes": ["target", "title", "layer", "network", "r2"],
+        "additivity": ["method", "title", "step", "defect"],
+    }
+    assert {path.name for path in out.iterdir()} == {
+        "summary.json", *(f"{name}.csv" for name in columns)
+    }  # fmt: skip
+    for name, wanted in columns.items():
+        rows = pd.read_csv(out / f"{name}.csv")
+        assert list(rows.columns) == wanted
+        assert len(rows)
+        assert not rows.isna().any().any(), name
+    summary = loaded(out / "summary.json")
+    assert (summary["checkpoint"], summary["prompts"]) == ("tiny", 9)
+    assert summary["card"]["shape"] == shape_card(TINY)
+    told = capsys.readouterr().out
+    ranking = pd.read_csv(out / "ranking.csv").query(
+        "readout == 'lens' and metric == 'similarity' and path == 'free' and "
+        "ridge_scale == 'absolute' and policy == 'certified'"
+    )
+    block = told.split("the model's own head:\n")[1].splitlines()[:8]
+    best = sorted(ranking.score, reverse=True)
+    assert [float(line.split()[1]) for line in block] == pytest.approx(best, abs=1e-4)
+    assert {line.split()[0] for line in block} == set(SOLVERS)
+
+
+def pickled(path: Path) -> None:
+    path.with_suffix(".safetensors").write_bytes(pickle.dumps({"read.weight": [1.0]}))
+
+
+def cut(path: Path) -> None:
+    file = path.with_suffix(".safetensors")
+    file.write_bytes(file.read_bytes()[:-50])
+
+
+def without_weights(path: Path) -> None:
+    path.with_suffix(".safetensors").unlink()
+
+
+def rewritten(path: Path, card: dict[str, Any] | None = None, fill: float | None = None) -> None:
+    weights, held = GPT(TINY).state_dict(), loaded(path.with_suffix(".json"))
+    if fill is not None:
+        weights["head.bias"].fill_(fill)
+    write(path, weights, held if card is None else {"shape": held["shape"], **card})
+
+
+SPOILT = {
+    "no weights": (without_weights, "tiny.safetensors is not there"),
+    "truncated": (cut, "the weights cannot be read"),
+    "a pickle": (pickled, "the weights cannot be read"),
+    "not finite": (lambda path: rewritten(path, fill=float("nan")), "that are not finite"),
+    "other shape": (lambda path: rewritten(path, {"shape": shape_card(replace(TINY, width=16))}),
+                    "has shape"),
+    "no recipe": (lambda path: rewritten(path, {}), "the card names no task"),
+    "other task": (lambda path: rewritten(path, {"recipe": {"task": {"n": 9}}}), "d and n (2, 9)"),
+    "linear kernel": (
+        lambda path: rewritten(path, {"recipe": {"task": {"n": 4, "kernel": "linear"}}}),
+        "linear kernel",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("spoil", "message"), SPOILT.values(), ids=SPOILT)
+def test_a_checkpoint_that_cannot_be_probed_exits_2_with_one_line(
+    spoil: Callable[[Path], None], message: str, checkpoint: Path, capsys: pytest.CaptureFixture
+) -> None:
+    spoil(checkpoint)
+    out = checkpoint.parent / "out"
+    assert main(["probe", str(checkpoint), "--prompts", "9", "--out", str(out)]) == 2
+    told = capsys.readouterr()
+    assert message in told.err
+    assert told.err.startswith("krrviz: ")
+    assert told.err.count("\n") == 1
+    assert not told.out
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("prompts", ["8", "0", "-1"])
+def test_too_few_prompts_say_how_many_they_must_be(
+    prompts: str, checkpoint: Path, capsys: pytest.CaptureFixture
+) -> None:
+    out = str(checkpoint.parent / "out")
+    assert main(["probe", str(checkpoint), f"--prompts={prompts}", "--out", out]) == 2
+    assert "need at least 9\n" in capsys.readouterr().err  # 4 · (8 + 1) samples, 4 a prompt
+
+
+def test_probe_keeps_a_file_where_the_folder_should_be(
+    checkpoint: Path, own: str, capsys: pytest.CaptureFixture
+) -> None:
+    assert main(["probe", str(checkpoint), "--out", own]) == 2
+    assert "is a file; name a folder" in capsys.readouterr().err
+    assert Path(own).read_text("utf-8") == CSV
 
 
 # -- a person's own file --------------------------------------------------------------------------

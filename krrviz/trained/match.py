@@ -14,15 +14,17 @@ from krrviz.problem import Problem
 from krrviz.solvers import SOLVERS
 from krrviz.spectrum import POLICIES, Operator
 from krrviz.trained.modes import Modes, linear_map, modes, solver
-from krrviz.trained.probe import READOUTS, Answers, Probed, ProbeError, additivity, operator_at
+from krrviz.trained.probe import Answers, Probed, ProbeError, additivity, operator_at
 from krrviz.trained.prompts import Prompts, answers
 from krrviz.trajectory import Solver, record
+
+Steps = Float[Tensor, "times batch N"]
 
 STEPS = 128  # searched for the step that a layer is most like; fewer saturate
 RATES = [quarters / 4 for quarters in range(1, 65)]  # steps a layer, where the rate is fixed
 FLOOR = 1e-3  # of an error's logarithm: a method that is exact at n = 1 is not far from all others
 RESAMPLES = 200  # of the prompts, for 95 % intervals
-MATCHED = (*READOUTS, "untrained krr")  # the last as a control
+FANS_ALONE = ("untrained labels", "shuffled krr")  # controls that are not matched
 RIDGE_SCALES = ("absolute", "per_sample")
 
 
@@ -193,16 +195,14 @@ def fan(systems: Systems, variant: Variant, probed: Probed) -> Fan:
 
 
 def similarity(
-    layers: Answers, steps: Float[Tensor, "times batch N"], labels: Float[Tensor, "batch N"]
+    layers: Answers, steps: Steps, labels: Float[Tensor, "batch N"]
 ) -> Float[Tensor, "batch layers times"]:
     """Cosine of the residuals f − y over positions."""
     a, b = (normalize(f - labels, dim=-1) for f in (layers, steps))
     return a.transpose(0, 1) @ b.permute(1, 2, 0)
 
 
-def difference(
-    layers: Answers, steps: Float[Tensor, "times batch N"]
-) -> Float[Tensor, "batch layers times"]:
+def difference(layers: Answers, steps: Steps) -> Float[Tensor, "batch layers times"]:
     """Mean squared difference over positions; of operators, over their entries."""
     return _apart(layers.transpose(0, 1), steps.transpose(0, 1)).square()
 
@@ -284,7 +284,8 @@ def match(
         """Relative squared errors by resample, layer or step, and n."""
         return _weighed(weights, (found - probed.krr).square().transpose(0, 1)) / size
 
-    off = {name: squares(probed.answers[name]) for name in MATCHED}
+    readouts = {k: found for k, found in probed.answers.items() if k not in FANS_ALONE}
+    off = {name: squares(found) for name, found in readouts.items()}
     few = probed.few
     matches: list[Match] = []
     fans: dict[Variant, Fan] = {}
@@ -298,8 +299,7 @@ def match(
             fans[variant] = Fan(pooled(found, probed.krr), pooled(found, probed.noiseless))
             errors = squares(found)
             slopes = bounded(cut.operators(variant))
-            for readout in MATCHED:
-                layers = probed.answers[readout]
+            for readout, layers in readouts.items():
                 grids = {
                     "similarity": _weighed(weights, similarity(layers, found, probed.labels)),
                     "difference": _weighed(weights, difference(layers, found)),

@@ -13,6 +13,7 @@ not n².
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -116,8 +117,10 @@ def linear_map(
     # Done after n steps but for rounding: later ones are held.
     n = problem.n_max
     last = min(steps, 2 * n)
-    with forward_ad.dual_level():
-        each = problem.pick((torch.arange(len(problem.y)).repeat_interleave(n),))
+    each = problem.pick((torch.arange(len(problem.y)).repeat_interleave(n),))
+    with warnings.catch_warnings(), forward_ad.dual_level():
+        # PyTorch's forward mode warns of PyTorch's own code, the first time.
+        warnings.filterwarnings("ignore", r"`torch\.jit", DeprecationWarning)
         dual = forward_ad.make_dual(each.y, problem.basis.mT.flatten(0, 1))
         object.__setattr__(each, "y", dual)
         found = record(method, run, each, last).predictions[..., 0]

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from krrviz.trained.gpt import GPT, Shape
 from krrviz.trained.prompts import KERNELS, Prompts, Task, answers, coefficients, draw, labelled
-from krrviz.trained.train import Recipe
 
 Answers = Float[Tensor, "layers batch N"]
 
@@ -49,9 +48,14 @@ def fixed_task(card: dict[str, Any]) -> Task:
         The card names no task, or one that its model cannot read.
     """
     try:
-        task = Recipe.from_card(card["recipe"]).task
-        asked, read = (task.d, task.n), (card["shape"]["d"], card["shape"]["n"])
-    except (KeyError, TypeError, ValueError) as error:
+        # JSON has lists for tuples.
+        given: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in card["recipe"]["task"].items()
+        }
+        task, shape = Task(**given), card["shape"]
+        asked, read = (task.d, task.n), (shape["d"], shape["n"])
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ProbeError(f"the card names no task that can be drawn: {error}") from None
     if asked != read:
         raise ProbeError(f"the card's task has d and n {asked} but its model reads {read}")

@@ -23,7 +23,7 @@ from krrviz.tables import assets
 from krrviz.trained.abroad import FURTHER, beyond, live
 from krrviz.trained.gpt import GPT, CheckpointError, load
 from krrviz.trained.inside import Heads, heads, patch
-from krrviz.trained.match import MATCHED, METRICS, Match, Matched, Metric, Variant, variants
+from krrviz.trained.match import METRICS, Match, Matched, Metric, Variant, variants
 from krrviz.trained.probe import READOUTS, SEED, TARGETS, Probed, ProbeError, fixed_task
 from krrviz.trained.prompts import draw
 from krrviz.ui import state
@@ -262,7 +262,13 @@ def _match(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
     result = matched(card, found, _step_size(settings))
     with st.container(horizontal=True):
         _view("metric", "segmented", [*METRICS], lambda name: METRICS[name].title, label="Metric")
-        _view("readout", "segmented", [*MATCHED], lambda name: CURVES[name], label="Readout")
+        _view(
+            "readout",
+            "segmented",
+            [*READOUTS, "untrained krr"],
+            lambda name: CURVES[name],
+            label="Readout",
+        )
     view, metric = state.view(), METRICS[state.view().metric]
     read_by = READOUTS.get(
         view.readout, "a probe fitted to exact KRR, on random weights: a control"

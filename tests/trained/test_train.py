@@ -254,5 +254,5 @@ def test_no_two_steps_of_any_seed_are_asked_the_same_prompts() -> None:
     ]
     assert len({tuple(x.tolist()) for x in asked}) == len(asked)
     for name, value in (("seed", 2048), ("steps", 10**6 + 1)):
-        with pytest.raises(ValueError, match=f"{name}={value} must be at most"):
+        with pytest.raises(ValueError, match=f"{name}={value} must be a whole number from"):
             Recipe(**{**vars(TINY), name: value})
