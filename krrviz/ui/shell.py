@@ -37,6 +37,7 @@ def _pages() -> list[StreamlitPage]:
         st.Page("pages/forward.py", title="Forward pass"),
         st.Page("pages/guarantee.py", title="Guarantee"),
         st.Page("pages/trained.py", title="Trained"),
+        st.Page("pages/ablations.py", title="Ablations"),
         st.Page(go_home, title="Fan", url_path="fan", visibility="hidden"),
     ]
 
