@@ -21,7 +21,8 @@ Domain = tuple[float, float]
 DOMAIN: Domain = (1e-3, 2.0)
 """The error axis: below it a curve leaves the frame, so that 1e-15 does not squash the rest."""
 
-STEP = ("step", "t")  # what the curves of a fan are, in a word and a symbol
+# What the curves of a fan are, in a word and a symbol.
+STEP, LAYER = ("step", "t"), ("layer", "ℓ")
 
 CURVES = 33
 """About as many curves are drawn in a fan at most; the current step always is."""
@@ -56,16 +57,22 @@ STYLES = {
         "#b8860b", (4, 2), "M-.35,-1H.35V-.35H1V.35H.35V1H-.35V.35H-1V-.35H-.35Z"
     ),
     "preconditioned_conjugate_gradient": Style("#7f7f7f", (1, 3), "M1,0L-.8,-1V1Z"),
-    "lens": Style("#d55e00", (1, 0), "M-.9,0A.9,.9,0,1,1,.9,0A.9,.9,0,1,1,-.9,0Z", 3.0),
-    "labels": Style("#0072b2", (7, 4), "M-.8,-.8H.8V.8H-.8Z"),
-    "krr": Style("#009e73", (2, 2), "M0,-1L1,.8H-1Z"),
-    "shuffled krr": Style("#7f7f7f", (1, 3), "M1,0L-.8,-1V1Z"),
-    "untrained labels": Style("#c0689a", (9, 3, 3, 3), "M0,-1.1L1.1,0L0,1.1L-1.1,0Z"),
-    "untrained krr": Style("#7a8500", (4, 4), "M0,1L1,-.8H-1Z"),
     "broken": Style(
         "#d1347b", (3, 3), "M-1,-.6L-.6,-1L0,-.4L.6,-1L1,-.6L.4,0L1,.6L.6,1L0,.4L-.6,1L-1,.6L-.4,0Z"
     ),
 }
+
+# How a trained model's answers are read, its controls, and exact KRR beside them.
+READ_STYLES = {
+    "lens": STYLES["transformer"]._replace(width=3.0),
+    "labels": STYLES["preconditioned_richardson"],
+    "krr": STYLES["gradient_descent"],
+    "untrained labels": STYLES["nesterov"],
+    "untrained krr": STYLES["heavy_ball"],
+    "shuffled krr": STYLES["preconditioned_conjugate_gradient"],
+    "exact": STYLES["conjugate_gradient"],
+}
+LOOKS = STYLES | READ_STYLES
 
 INK = {"light": "#1a2027", "dark": "#eef2f6"}
 PAPER = {"light": "#ffffff", "dark": "#12161c"}
@@ -152,7 +159,7 @@ def fan(
             step=last, every=max(1, math.ceil(last / (CURVES - 1))), leftmost=True,
         ),
         {"curves": frame.filter(["step", "n", "error"]), "edges": _exits(frame, domain)},
-        f"{title}: mean relative error to {against} against context length n, one curve per "
+        f"{title}: relative error to {against} against context length n, one curve per "
         f"{each[0]}. At n = {n}: {_sampled(frame.loc[frame['n'] == n], each=each[0])}.",
     )  # fmt: skip
 
@@ -169,7 +176,7 @@ def steps(
     return Figure(
         _steps(domain, against, tuple(methods), each, step=_last(frame), hidden=[]),
         {"curves": frame.filter([*KEYS, "step", "error"]), "edges": _exits(frame, domain)},
-        f"Error by {each[0]}: mean relative error to {against}. "
+        f"Error by {each[0]}: relative error to {against}. "
         + "; ".join(
             f"{name}: {_sampled(rows, each=each[0])}" for (_, name), rows in methods.items()
         )
@@ -328,7 +335,7 @@ def _error(domain: Domain, against: str, opacity: str = "1") -> alt.Y:
     label = f"format(datum.value, datum.value < {1e-3:g} ? '.0e' : '~g')"
     axis = alt.Axis(values=ticks, labelExpr=label, titleOpacity=alt.ExprRef(opacity))
     scale = alt.Scale(type="log", domain=list(domain), nice=False)
-    return alt.Y("shown:Q", title=f"mean relative error to {against}", axis=axis, scale=scale)
+    return alt.Y("shown:Q", title=f"relative error to {against}", axis=axis, scale=scale)
 
 
 def _written(layer: alt.Chart, domain: Domain, ink: str, **mark: Any) -> list[alt.Chart]:
@@ -385,7 +392,7 @@ def _steps(
     domain: Domain, against: str, methods: tuple[tuple[str, str], ...], each: tuple[str, str]
 ) -> Layers:
     word, symbol = each
-    looks = [{"key": key, "title": name, **STYLES[key]._asdict()} for key, name in methods]
+    looks = [{"key": key, "title": name, **LOOKS[key]._asdict()} for key, name in methods]
 
     def scale(look: str) -> alt.Scale:
         return alt.Scale(domain=[x["title"] for x in looks], range=[x[look] for x in looks])

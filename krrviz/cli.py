@@ -26,7 +26,7 @@ from krrviz.tables import Table, TableError, read_csv
 from krrviz.trained.gpt import CheckpointError, load
 from krrviz.trained.match import match
 from krrviz.trained.probe import READOUTS, ProbeError, fixed_task, probe
-from krrviz.trained.train import RECIPES, train
+from krrviz.trained.train import RECIPES, read_recipe, train
 from krrviz.trust import factor_name, trust
 
 VERSIONS = ("krrviz", "torch", "numpy", "pandas")
@@ -81,11 +81,17 @@ def main(arguments: list[str] | None = None) -> int:
     training = commands.add_parser(
         "train",
         help="train a GPT-2-style model on the task, or go on with it",
-        description="Trains a recipe into DIR/RECIPE.safetensors (averaged weights), .json (its "
+        description="Trains a recipe into DIR/NAME.safetensors (averaged weights), .json (its "
         "card), .csv (step, loss, gap to KRR) and .state.safetensors (what going on needs). "
         "Killed at any moment and started again, it goes on from the last checkpoint.",
     )
-    training.add_argument("recipe", choices=[*RECIPES], help="what to train")
+    what = training.add_mutually_exclusive_group(required=True)
+    what.add_argument("name", nargs="?", choices=[*RECIPES], help="a recipe of ours")
+    what.add_argument(
+        "--recipe",
+        metavar="FILE",
+        help="a JSON file as the recipe in a card; its name without .json is the checkpoint's",
+    )
     training.add_argument("--out", metavar="DIR", required=True, help="folder to write into")
     training.add_argument("--steps", type=int, help="how many in all; default the recipe's")
     training.set_defaults(call=_train)
@@ -263,26 +269,38 @@ def _scaling(options: argparse.Namespace) -> None:
 
 
 def _train(options: argparse.Namespace) -> None:
-    recipe = RECIPES[options.recipe]
-    if options.steps is not None:
-        recipe = replace(recipe, steps=options.steps)
+    out, name = _folder(options.out), options.name
+    try:
+        if name is None:
+            file = Path(options.recipe)
+            recipe, name = read_recipe(file), file.stem
+            if file.resolve() == (out / f"{name}.json").resolve():
+                raise ValueError(f"--out {out} would write the card over {file}; name another")
+        else:
+            recipe = RECIPES[name]
+        if options.steps is not None:
+            recipe = replace(recipe, steps=options.steps)
+    except ValueError as error:
+        raise SettingsError(str(error)) from None
     device = compute_device(Settings(dtype="float32"))
-    started = time.perf_counter()
+    started, on_terminal = time.perf_counter(), sys.stderr.isatty()
 
     def told(step: int, loss: float, found: dict[str, float]) -> None:
-        print(
+        line = (
             f"step {step} of {recipe.steps}: loss {loss:.4f}, gap to KRR "
-            f"{found['gap_to_krr']:.3f}, {time.perf_counter() - started:.0f} s",
-            file=sys.stderr,
-            flush=True,
+            f"{found['gap_to_krr']:.3f}, {time.perf_counter() - started:.0f} s"
         )
+        if on_terminal:  # a bar that is drawn over itself
+            bar = "#" * (24 * step // recipe.steps)
+            line = f"\r[{bar:24}] {line} {'' if step < recipe.steps else chr(10)}"
+        print(line, file=sys.stderr, end="" if on_terminal else "\n", flush=True)
 
-    card = train(recipe, _folder(options.out) / options.recipe, device, told)
+    card = train(recipe, out / name, device, told)
     if card:
         figures = ", ".join(f"{name} {value:.4g}" for name, value in card["figures"].items())
-        print(f"{options.recipe}: {card['steps']} steps on {card['device']}; {figures}")
+        print(f"{name}: {card['steps']} steps on {card['device']}; {figures}")
     else:
-        print(f"{options.recipe}: its {recipe.steps} steps were taken before")
+        print(f"{name}: its {recipe.steps} steps were taken before")
 
 
 def _probe(options: argparse.Namespace) -> None:

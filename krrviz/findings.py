@@ -54,6 +54,16 @@ def layer_rows(probed: Probed) -> pd.DataFrame:
     )
 
 
+def exact_rows(probed: Probed) -> pd.DataFrame:
+    """Exact KRR's own error to the noiseless function at n = N, the same at every layer."""
+    layers = len(probed.defect)
+    error = float(pooled(probed.krr, probed.noiseless)[-1])
+    n = probed.krr.shape[-1]
+    return pd.DataFrame(
+        {"method": "exact", "title": "Exact KRR", "step": range(layers), "n": n, "error": error}
+    )
+
+
 def solver_rows(fans: Mapping[Variant, Fan]) -> pd.DataFrame:
     """The same of solvers by step: columns method, title, step, n, error, noiseless."""
     return pd.concat(

@@ -267,18 +267,22 @@ def _eigenvalues(matrix: str) -> Layers:
     )
 
 
-def matches(rows: Frame, path: Frame, *, title: str, metric: str, most: bool) -> Figure:
-    """Draw how alike each layer and each step are: rows of layer, step, value; the best path.
+def matches(
+    rows: Frame, path: Frame, *, title: str, metric: str, most: bool, domain: tuple[float, float]
+) -> Figure:
+    """Draw how alike each layer and each step are: rows of layer, step, until, value.
 
-    ``most`` says whether the most alike have the largest value.
+    A cell reaches from ``step`` to below ``until``. ``path`` holds the layers' best steps: layer,
+    step, value. ``most`` says whether the most alike have the largest value; colours, the brighter
+    the more alike, span ``domain``.
     """
-    best = path.merge(rows, on=["layer", "step"])
     said = ", ".join(
-        f"layer {row.layer} at step {row.step} ({row.value:.3g})" for row in best.itertuples()
+        f"layer {row.layer} at step {row.step} ({row.value:.3g})" for row in path.itertuples()
     )
+    low, high = domain
     return Figure(
-        _matches(title, metric, most),
-        {"cells": rows, "path": best},
+        _matches(title, metric, most, low=low, high=high),
+        {"cells": rows, "path": path},
         f"{title}: {metric} of every layer and step. Best steps: {said}.",
     )
 
@@ -286,25 +290,26 @@ def matches(rows: Frame, path: Frame, *, title: str, metric: str, most: bool) ->
 @once
 def _matches(title: str, metric: str, most: bool) -> Layers:
     # Steps stand at their square roots: early ones differ, late ones hardly do.
-    x = alt.X("left:Q", title="step t", scale=alt.Scale(type="sqrt", nice=False, zero=True),
+    x = alt.X("step:Q", title="step t", scale=alt.Scale(type="sqrt", nice=False, zero=True),
               axis=alt.Axis(values=[0, 4, 16, 32, 64, 128], grid=False))  # fmt: skip
     y = alt.Y("bottom:Q", title="layer ℓ", scale=alt.Scale(nice=False),
               axis=alt.Axis(tickMinStep=1, grid=False, format="d"))  # fmt: skip
-    value = alt.Color(
-        "value:Q", title=metric, scale=alt.Scale(scheme="viridis", reverse=not most, clamp=True)
-    )
+    span = alt.Scale(
+        scheme="viridis", reverse=not most, clamp=True,
+        domain=[alt.ExprRef("low"), alt.ExprRef("high")],
+    )  # fmt: skip
     tip = ["layer:Q", "step:Q", alt.Tooltip("value:Q", format=".4g", title=metric)]
     cells = (
         table("cells")
-        .transform_calculate(
-            left="max(0, datum.step - .5)", right="datum.step + .5",
-            bottom="datum.layer - .5", top="datum.layer + .5",
+        .transform_calculate(bottom="datum.layer - .5", top="datum.layer + .5")
+        .encode(
+            x, y, alt.X2("until:Q"), alt.Y2("top:Q"),
+            alt.Color("value:Q", title=metric, scale=span), tooltip=tip,
         )
-        .encode(x, y, alt.X2("right:Q"), alt.Y2("top:Q"), value, tooltip=tip)
     )  # fmt: skip
     path = (
         table("path")
-        .transform_calculate(left="datum.step", bottom="datum.layer")
+        .transform_calculate(bottom="datum.layer")
         .encode(x, y, alt.Order("layer:Q"), tooltip=tip)
     )
     return alt.layer(
@@ -313,7 +318,7 @@ def _matches(title: str, metric: str, most: bool) -> Layers:
         path.mark_line(color="#d1347b", strokeWidth=1.5, strokeDash=[4, 2]),
         path.mark_point(color="#d1347b", fill="#ffffff", opacity=1, size=36, strokeWidth=2),
         title=title,
-        usermeta={"row": "facets", "tables": ["cells", "path"]},
+        usermeta={"row": "maps", "tables": ["cells", "path"]},
         config=theme("light"),
     )
 

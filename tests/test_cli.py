@@ -238,6 +238,77 @@ def test_train_goes_on_where_it_stopped_and_says_how_far(
     assert "holds the training of another recipe" in capsys.readouterr().err
 
 
+def test_train_takes_a_recipe_file_and_names_the_checkpoint_after_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    tiny = Recipe(
+        shape=Shape(n=4, layers=1, width=8, heads=2), task=Task(n=4, kernel="matern32"), steps=4,
+        batch=4, warm_up=1, every=2,
+    )  # fmt: skip
+    file, out = tmp_path / "mine.json", tmp_path / "out"
+    file.write_text(json.dumps(tiny.card()), "utf-8")
+    assert main(["train", "--recipe", str(file), "--out", str(out)]) == 0
+    assert capsys.readouterr().out.startswith("mine: 4 steps on cpu; loss")
+    assert Recipe.from_card(load(out / "mine")[1]["recipe"]) == tiny
+    assert main(["train", "--recipe", str(file), "--out", str(tmp_path)]) == 2
+    assert "would write the card over" in capsys.readouterr().err
+    assert json.loads(file.read_text("utf-8")) == loaded(file)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "mine.json"),
+        ("{", "mine.json is no recipe: Expecting property name"),
+        ("\xff", "mine.json is no recipe: "),
+        ("[" * 100_000, "mine.json is no recipe: "),
+        ("[]", "mine.json is no recipe: the recipe is [] and must be an object of shape, task"),
+    ],
+    ids=["missing", "no JSON", "no UTF-8", "no end", "no object"],
+)
+def test_a_recipe_file_of_no_use_is_one_line(
+    content: str | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    file = tmp_path / "mine.json"
+    if content is not None:
+        file.write_text(content, "latin-1")
+    assert main(["train", "--recipe", str(file), "--out", str(tmp_path / "out")]) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert told.count("\n") == 1
+    assert main(["train", "main-0", "--steps", "0", "--out", str(tmp_path / "out")]) == 2
+    assert "steps=0 must be a whole number from 1" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_terminal_shows_a_bar_with_loss_and_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    tiny = Recipe(
+        shape=Shape(n=4, layers=1, width=8, heads=2), task=Task(n=4), steps=4, batch=4, every=2
+    )
+    monkeypatch.setitem(cli.RECIPES, "main-0", tiny)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert main(["train", "main-0", "--out", str(tmp_path)]) == 0
+    bars = capsys.readouterr().err.split("\r")[1:]
+    assert [bar[:26] for bar in bars] == [f"[{'#' * 12}{' ' * 12}]", f"[{'#' * 24}]"]
+    assert all("loss" in bar and "gap to KRR" in bar for bar in bars)
+    assert [bar.endswith("\n") for bar in bars] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"), [("0", "a whole number from 1"), ("9000000", "to 1000000")]
+)
+def test_steps_that_cannot_be_taken_are_one_line(
+    steps: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert main(["train", "main-0", "--steps", steps, "--out", str(tmp_path)]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"krrviz: steps={steps} must be")
+    assert message in told
+    assert told.count("\n") == 1
+
+
 # -- a person's own file --------------------------------------------------------------------------
 
 OWN = "n=12&queries=5&prompts=2&steps=3&methods=nesterov"

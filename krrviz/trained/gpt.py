@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,15 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load as read_weights
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 ATTENTIONS = ("softmax", "linear", "kernel", "relu")
 LAYOUTS = ("interleaved", "pairs")
+# What a model may have: a card may come from anyone, and its model is built before weights are read
+MOST = {"d": 64, "n": 512, "layers": 128, "width": 1024, "heads": 64}
+PARAMETERS = 12_000_000  # in all: 48 MB
 
 
 class CheckpointError(ValueError):
@@ -35,7 +40,7 @@ class CheckpointError(ValueError):
 
 @dataclass(frozen=True)
 class Shape:
-    """What determines a model's tensors.
+    """What determines a model's tensors; none has more than ``MOST`` and ``PARAMETERS``.
 
     d, n : input dimension, and the most labelled points of a prompt
     layout : see the module; pairs see each other both ways, interleaved tokens only backwards
@@ -51,15 +56,26 @@ class Shape:
     attention: str = "softmax"
 
     def __post_init__(self) -> None:
-        for name, least in (("d", 1), ("n", 1), ("layers", 1), ("width", 1), ("heads", 1)):
+        for name, most in MOST.items():
             value = getattr(self, name)
-            if type(value) is not int or value < least:
-                raise ValueError(f"{name}={value!r} must be a whole number from {least}")
+            if type(value) is not int or not 1 <= value <= most:
+                raise ValueError(f"{name}={value!r} must be a whole number from 1 to {most}")
         if self.width % self.heads:
             raise ValueError(f"width={self.width} must be a multiple of heads={self.heads}")
         for name, allowed in (("layout", LAYOUTS), ("attention", ATTENTIONS)):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name}={getattr(self, name)!r} must be one of {allowed}")
+        if self.parameters > PARAMETERS:
+            raise ValueError(f"{self.parameters:,} parameters; at most {PARAMETERS:,} are allowed")
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers the model learns."""
+        w = self.width
+        places = 2 * self.n + 1 if self.layout == "interleaved" else 0
+        # A block: qkv, out and the MLP's two matrices, their biases, two norms. Around them: read,
+        # positions, the last norm, the head.
+        return self.layers * (12 * w + 13) * w + (self.d + 3 + places + 3) * w + 1
 
 
 class Attention(nn.Module):
@@ -217,48 +233,83 @@ def digest(weights: Mapping[str, Tensor]) -> str:
     return told.hexdigest()
 
 
-def replaced(path: Path, put: Callable[[Path], object]) -> None:
-    """Write a file by ``put`` such that ``path`` holds the old one or the new one, and no other."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
+Puts = dict[Path, Callable[[Path], object]]  # files by what writes each
+
+
+def replaced(puts: Puts) -> None:
+    """Write files, each the old one or the new one and no other; all are the old ones if one fails.
+
+    Raises
+    ------
+    OSError
+        A file cannot be written: the message says which and why.
+    """
+    partial = {path: path.with_name(path.name + ".partial") for path in puts}
     try:
-        put(partial)
-    except SafetensorError as error:  # what safetensors makes of a full disk
-        raise OSError(f"{path} cannot be written: {error}") from None
-    with open(partial, "rb") as file:
-        os.fsync(file.fileno())
-    os.replace(partial, path)
+        for path, put in puts.items():
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                put(partial[path])
+                with open(partial[path], "rb") as file:
+                    os.fsync(file.fileno())
+            except (OSError, SafetensorError) as error:  # the latter for a full disk
+                raise OSError(f"{path} cannot be written: {error}") from None
+        for path in puts:
+            os.replace(partial[path], path)
+    finally:
+        for left in partial.values():  # a full disk needs the room
+            with suppress(OSError):
+                left.unlink()
+
+
+def checkpoint(path: Path, weights: Mapping[str, Tensor], card: Mapping[str, Any]) -> Puts:
+    """``path``.safetensors and its card ``path``.json, which names the weights' digest."""
+    kept = {name: weight.detach().cpu().contiguous() for name, weight in weights.items()}
+    told = json.dumps({**card, "sha256": digest(kept)}, indent=2) + "\n"
+    return {
+        path.with_name(path.name + ".safetensors"): lambda file: save_file(kept, file),
+        path.with_name(path.name + ".json"): lambda file: file.write_text(told, "utf-8"),
+    }
 
 
 def write(path: Path, weights: Mapping[str, Tensor], card: Mapping[str, Any]) -> None:
-    """Write ``path``.safetensors and its card ``path``.json, which names the weights' digest."""
-    kept = {name: weight.detach().cpu().contiguous() for name, weight in weights.items()}
-    told = json.dumps({**card, "sha256": digest(kept)}, indent=2) + "\n"
-    replaced(path.with_name(path.name + ".safetensors"), lambda file: save_file(kept, file))
-    replaced(path.with_name(path.name + ".json"), lambda file: file.write_text(told, "utf-8"))
+    """Write a checkpoint; raises OSError, and then the old one is as it was."""
+    replaced(checkpoint(path, weights, card))
 
 
 def load(path: Path) -> tuple[GPT, dict[str, Any]]:
-    """The model and the card of a checkpoint.
+    """The model and the card of a checkpoint; raises CheckpointError as ``loads``."""
+    try:
+        card, weights = (
+            path.with_name(path.name + ending).read_bytes() for ending in (".json", ".safetensors")
+        )
+    except FileNotFoundError as error:
+        missing = Path(str(error.filename)).name
+        raise CheckpointError(f"{path.name}: {missing} is not there") from None
+    except OSError as error:
+        raise CheckpointError(f"{path.name} cannot be read: {error}") from None
+    return loads(path.name, weights, card)
+
+
+def loads(named: str, content: bytes, told: bytes) -> tuple[GPT, dict[str, Any]]:
+    """The model and the card of a checkpoint's two files; ``named`` is for messages.
 
     Raises
     ------
     CheckpointError
         A file is missing, truncated or no safetensors; keys, shapes or numbers are not a model's;
-        or weights and card do not belong together.
+        the model is larger than ``Shape`` allows; or weights and card do not belong together.
     """
-    named, weights_file = path.name, path.with_name(path.name + ".safetensors")
     try:
-        card = json.loads(path.with_name(path.name + ".json").read_text("utf-8"))
+        card = json.loads(told)
         shape = Shape(**card["shape"])
         wanted = GPT(shape)
-        weights = load_file(weights_file)
-    except FileNotFoundError as error:
-        raise CheckpointError(f"{named}: {Path(str(error.filename)).name} is not there") from None
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{named}: the weights cannot be read: {error}") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{named}: the card cannot be used: {error}") from None
+    try:
+        weights = read_weights(content)
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise CheckpointError(f"{named}: the weights cannot be read: {error}") from None
     expected = {name: tuple(value.shape) for name, value in wanted.state_dict().items()}
     found = {name: tuple(value.shape) for name, value in weights.items()}
     for name in sorted({*expected, *found}):
@@ -268,6 +319,8 @@ def load(path: Path) -> tuple[GPT, dict[str, Any]]:
                 f"has {expected.get(name, 'nothing')}"
             )
     for name, value in weights.items():
+        if value.dtype != torch.float32:
+            raise CheckpointError(f"{named}: {name} is {value.dtype}, and must be torch.float32")
         if not bool(torch.isfinite(value).all()):
             raise CheckpointError(f"{named}: {name} holds values that are not finite")
     if digest(weights) != card.get("sha256"):

@@ -12,9 +12,9 @@ from torch.nn.functional import normalize
 
 from krrviz.problem import Problem
 from krrviz.solvers import SOLVERS
-from krrviz.spectrum import POLICIES
+from krrviz.spectrum import POLICIES, Operator
 from krrviz.trained.modes import Modes, linear_map, modes, solver
-from krrviz.trained.probe import Answers, Probed, additivity, operator_at
+from krrviz.trained.probe import Answers, Probed, ProbeError, additivity, operator_at
 from krrviz.trained.prompts import Prompts, answers
 from krrviz.trajectory import Solver, record
 
@@ -88,7 +88,7 @@ class Route:
 
 def interval(scores: Float[Tensor, " resamples"]) -> tuple[float, float]:
     """The bootstrap's 95 % interval: of a score of all prompts, then of each resample of them."""
-    low, high = scores[1:].double().quantile(torch.tensor([0.025, 0.975], dtype=torch.float64))
+    low, high = scores[1:].quantile(torch.tensor([0.025, 0.975], dtype=torch.float64))
     return float(low), float(high)
 
 
@@ -168,16 +168,9 @@ class Systems:
         kernel: str | None = None,
     ) -> Systems:
         problems = {n: prompts.problem(n, kernel, ridge_scale) for n in lengths}
-        return cls(
-            problems,
-            {
-                (n, entry.operator): modes(problem, entry.operator)
-                for n, problem in problems.items()
-                for entry in {entry.operator: entry for entry in SOLVERS.values()}.values()
-            },
-            prompts.task.n,
-            step_size,
-        )
+        operators: set[Operator] = {entry.operator for entry in SOLVERS.values()}
+        held = {(n, way): modes(problems[n], way) for n in problems for way in operators}
+        return cls(problems, held, prompts.task.n, step_size)
 
     def answers(self, variant: Variant) -> Float[Tensor, "times batch lengths"]:
         """f_t at the query after the first n points."""
@@ -214,46 +207,55 @@ def similarity(
 
 
 def difference(layers: Answers, steps: Steps) -> Float[Tensor, "batch layers times"]:
-    """Mean squared difference over positions; of operators, the sum of squares a position."""
-    a, b = layers.transpose(0, 1), steps.transpose(0, 1)
-    return torch.cdist(a, b).square() / a.shape[-1]
+    """Mean squared difference over positions; of operators, over their entries."""
+    return _apart(layers.transpose(0, 1), steps.transpose(0, 1)).square()
 
 
 def profile(
     layers: Float[Tensor, "resamples layers N"], steps: Float[Tensor, "resamples times N"]
 ) -> Float[Tensor, "resamples layers times"]:
     """RMS over n of the difference of log₁₀ errors, from FLOOR up; arguments are their squares."""
-    a, b = (squares.clamp_min(FLOOR**2).log10() / 2 for squares in (layers, steps))
-    return torch.cdist(a, b) / a.shape[-1] ** 0.5
+    return _apart(*(squares.clamp_min(FLOOR**2).log10() / 2 for squares in (layers, steps)))
+
+
+def _apart(
+    a: Float[Tensor, "batch layers N"], b: Float[Tensor, "batch times N"]
+) -> Float[Tensor, "batch layers times"]:
+    """Root mean square difference; from the differences themselves, so that equals are 0 apart."""
+    return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist") / a.shape[-1] ** 0.5
 
 
 def resampled(prompts: int) -> Float[Tensor, "resamples prompts"]:
-    """Weights of the prompts: all alike, then as often as each is drawn with replacement."""
+    """Weights of the prompts: all alike, then as often as each is drawn with replacement.
+
+    Each row sums to 1.
+    """
     generator = torch.Generator().manual_seed(0)
     drawn = torch.randint(prompts, (RESAMPLES, prompts), generator=generator)
-    counts = torch.zeros(RESAMPLES, prompts).scatter_add_(1, drawn, torch.ones(drawn.shape))
-    return torch.cat([torch.ones(1, prompts), counts]) / prompts
+    one = torch.ones(RESAMPLES, prompts, dtype=torch.float64)
+    counts = torch.zeros_like(one).scatter_add_(1, drawn, one)
+    return torch.cat([one[:1], counts]) / prompts
 
 
 def routes(
     grids: Float[Tensor, "resamples layers times"], most: bool
 ) -> tuple[Route, Route, float]:
     """The best steps of layers 1 … L, free and at a fixed rate; and that rate."""
-    grids = grids[:, 1:].double()
+    grids = grids[:, 1:]
     values = grids if most else -grids
     layers = torch.arange(1, grids.shape[1] + 1)
 
     free = values.argmax(-1)
-    score = values.gather(-1, free[..., None])[..., 0].mean(-1)
+    scores = grids.gather(-1, free[..., None])[..., 0].mean(-1)
 
     rates = torch.tensor([rate for rate in RATES if rate * len(layers) <= STEPS])
     at = (rates[:, None] * layers).round().long()
     along = values[:, layers - 1, at].mean(-1)
     best = along.argmax(-1)
-    sign = 1 if most else -1
+    fixed = grids[:, layers - 1, at].mean(-1).gather(-1, best[:, None])[:, 0]
     return (
-        Route(tuple(free[0].tolist()), sign * score),
-        Route(tuple(at[best[0]].tolist()), sign * along.amax(-1)),
+        Route(tuple(free[0].tolist()), scores),
+        Route(tuple(at[best[0]].tolist()), fixed),
         float(rates[best[0]]),
     )
 
@@ -268,11 +270,18 @@ def match(
     """Every readout beside every solver, policy and ridge convention, by every metric.
 
     ``step_size`` is the manual policy's; ``told`` is called with the share done.
+
+    Raises
+    ------
+    ProbeError
+        The prompts' kernel has row sums that are not positive.
+    ValueError
+        The prompts do not share one σ and λ.
     """
     prompts, n = probed.prompts, probed.prompts.task.n
+    if not preconditionable(prompts):
+        raise ProbeError(f"D⁻¹ has no meaning for the {prompts.task.kernel} kernel's row sums")
     weights = resampled(len(prompts.y))
-    readouts = {name: found.float() for name, found in probed.answers.items()}
-    labels = probed.labels.float()
     size = _weighed(weights, probed.krr.square())[:, None]
 
     def squares(found: Answers) -> Tensor:
@@ -291,21 +300,21 @@ def match(
             told((number + at / len(tried)) / len(RIDGE_SCALES))
             found = bounded(every.answers(variant))
             fans[variant] = Fan(pooled(found, probed.krr), pooled(found, probed.noiseless))
-            steps = found.float()
             errors = squares(found)
-            slopes = bounded(cut.operators(variant)).float()
-            for readout, layers in readouts.items():
+            slopes = bounded(cut.operators(variant))
+            for readout, layers in probed.answers.items():
                 grids = {
-                    "similarity": _weighed(weights, similarity(layers, steps, labels)),
-                    "difference": _weighed(weights, difference(layers, steps)),
+                    "similarity": _weighed(weights, similarity(layers, found, probed.labels)),
+                    "difference": _weighed(weights, difference(layers, found)),
                     "profile": profile(off[readout], errors),
                 }
                 if readout in probed.operators:
-                    apart = difference(probed.operators[readout].float(), slopes).sqrt()
+                    apart = difference(probed.operators[readout], slopes).sqrt()
                     whole = slopes.square().mean(-1).sqrt().transpose(0, 1)[:, None]
                     grids["operator"] = _weighed(resampled(len(few.y)), apart / whole)
-                for metric, grid in grids.items():
-                    free, fixed, rate = routes(_sound(grid, metric), METRICS[metric].most)
+                for metric, values in grids.items():
+                    grid = _sound(values, metric)
+                    free, fixed, rate = routes(grid, METRICS[metric].most)
                     matches.append(Match(readout, metric, variant, grid[0], free, fixed, rate))
     return Matched(matches, fans, _defects(probed, step_size))
 
@@ -332,12 +341,11 @@ def align(probed: Probed, readout: str, kernel: str) -> Alignment:
     """How a model's layers are like answers under ``kernel``, whatever it was trained on."""
     prompts, layers = probed.prompts, probed.answers[readout]
     exact = answers(prompts, kernel)[:, 1:]
-    weights = resampled(len(exact)).double()
+    weights = resampled(len(exact))
     off, size = ((weights @ f.square().sum(-1)).sqrt() for f in (layers[-1] - exact, exact))
-    lengths = range(1, prompts.task.n + 1)
-    if any(bool((prompts.problem(n, kernel).degree <= 0).any()) for n in lengths):
+    if not preconditionable(prompts, kernel):
         return Alignment(kernel, off / size, None)
-    found = Systems.of(prompts, lengths, kernel=kernel).answers(
+    found = Systems.of(prompts, range(1, prompts.task.n + 1), kernel=kernel).answers(
         Variant("preconditioned_richardson", "certified", "absolute")
     )
     return Alignment(kernel, off / size, _alike(probed, readout, found))
@@ -361,9 +369,15 @@ def rivals(
 
 
 def _alike(probed: Probed, readout: str, steps: Steps) -> Route:
-    layers, labels = probed.answers[readout].float(), probed.labels.float()
-    alike = similarity(layers, bounded(steps).float(), labels)
+    labels = probed.labels
+    alike = similarity(probed.answers[readout], bounded(steps), labels)
     return routes(_sound(_weighed(resampled(len(labels)), alike), "similarity"), True)[0]
+
+
+def preconditionable(prompts: Prompts, kernel: str | None = None) -> bool:
+    """Whether every row sum of every prompt's first n points is positive, at n = 1 … N."""
+    lengths = range(1, prompts.task.n + 1)
+    return all(bool((prompts.problem(n, kernel).degree > 0).all()) for n in lengths)
 
 
 def bounded(values: Tensor) -> Tensor:
@@ -372,7 +386,8 @@ def bounded(values: Tensor) -> Tensor:
 
 
 def _weighed(weights: Tensor, values: Float[Tensor, "batch *rest"]) -> Tensor:
-    return (weights @ values.flatten(1).float()).unflatten(1, values.shape[1:])
+    """Means over prompts by each row of weights."""
+    return (weights @ values.flatten(1)).unflatten(1, values.shape[1:])
 
 
 def _sound(grid: Tensor, metric: str) -> Tensor:

@@ -27,6 +27,8 @@ from krrviz.solvers import SOLVERS, tuned
 from krrviz.spectrum import Operator
 from krrviz.trajectory import Solver, Step, record
 
+COPIED = ("X", "x_query", "count", "bandwidth", "ridge", "ridge_scale")  # of a problem
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Modes(Problem):
@@ -69,9 +71,6 @@ def modes(problem: Problem, operator: Operator) -> Modes:
         basis=basis,
         lifted=lifted,
     )
-
-
-COPIED = ("X", "x_query", "count", "bandwidth", "ridge", "ridge_scale")
 
 
 def solver(problem: Problem, method: str, policy: str, step_size: float, n_max: int) -> Solver:

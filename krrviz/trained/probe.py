@@ -13,12 +13,14 @@ from torch import Tensor
 
 from krrviz.trained.gpt import GPT, Shape
 from krrviz.trained.prompts import KERNELS, Prompts, Task, answers, coefficients, draw, labelled
+from krrviz.trained.train import Recipe
 
 Answers = Float[Tensor, "layers batch N"]
 
 PENALTY = 1e-4  # of a ridge probe, relative to its features' mean square
 LEAST = 4  # samples a probe needs for each of its coefficients
 OPERATOR_AT = (2, 4, 8, 16, 31)  # context lengths whose ∂f/∂y and additivity are looked at
+SEED = 2**31  # the first of probing's; training's are below, and PyTorch uses no more than 32 bits
 FEW = 32  # prompts of what costs a derivative each
 
 READOUTS = {
@@ -44,12 +46,15 @@ def fixed_task(card: dict[str, Any]) -> Task:
     Raises
     ------
     ProbeError
-        The card names no task.
+        The card names no task, or one that its model cannot read.
     """
     try:
-        task = Task(**card["recipe"]["task"])
+        task = Recipe.from_card(card["recipe"]).task
+        asked, read = (task.d, task.n), (card["shape"]["d"], card["shape"]["n"])
     except (KeyError, TypeError, ValueError) as error:
         raise ProbeError(f"the card names no task that can be drawn: {error}") from None
+    if asked != read:
+        raise ProbeError(f"the card's task has d and n {asked} but its model reads {read}")
     middle = {name: (math.sqrt(math.prod(getattr(task, name))),) * 2
               for name in ("bandwidth", "ridge")}  # fmt: skip
     return replace(task, **middle)
@@ -66,21 +71,19 @@ def stream(model: GPT, prompts: Prompts) -> tuple[Tensor, Tensor]:
     (layers, batch, N, width) at the tokens of the labels.
     """
     weight = next(model.parameters())
-    X, y = (value.to(weight) for value in (prompts.X, prompts.y))
-    n = X.shape[1] - 1
+    X, y = (value.to(weight) for value in (prompts.X[:, :-1], prompts.y[:, :-1]))
+    query, n = prompts.X.to(weight), X.shape[1]
     if model.shape.layout == "interleaved":
-        h = torch.stack(model.stream(X[:, :-1], y[:, :-1], X[:, -1:]))
-        return torch.cat([h[..., : 2 * n : 2, :], h[..., 2 * n :, :]], -2), h[..., 1 : 2 * n : 2, :]
+        kept = model.stream(X, y, query[:, -1:])
+        answering = torch.stack([model.at_inputs(h, n) for h in kept])
+        return answering, torch.stack([h[:, 1 : 2 * n : 2] for h in kept])
     # Pairs see one another both ways: each context length is a pass of its own.
-    passes = [
-        torch.stack(
-            model.stream(
-                X[:, :-1], y[:, :-1], X[:, m : m + 1], count=torch.full((len(X),), m).to(X.device)
-            )
-        )
-        for m in range(n + 1)
-    ]
-    return torch.stack([h[..., -1, :] for h in passes], -2), passes[-1][..., :n, :]
+    answering, kept = [], []
+    for m in range(n + 1):
+        count = torch.full((len(X),), m, device=X.device)
+        kept = model.stream(X, y, query[:, m : m + 1], count)
+        answering.append(torch.stack([h[:, -1] for h in kept]))
+    return torch.stack(answering, -2), torch.stack([h[:, :n] for h in kept])
 
 
 @torch.no_grad()
@@ -115,19 +118,7 @@ def targets(prompts: Prompts, layout: str) -> dict[str, Float[Tensor, "batch N"]
 def fitted(
     features: Float[Tensor, "layers batch N channels"], wanted: Float[Tensor, "batch N targets"]
 ) -> Float[Tensor, "layers channels targets"]:
-    """Ridge regression of several targets on each layer's features.
-
-    Raises
-    ------
-    ProbeError
-        Too few samples for so many coefficients.
-    """
-    (prompts, n), channels = wanted.shape[:2], features.shape[-1]
-    if prompts * n < LEAST * channels:
-        raise ProbeError(
-            f"prompts={prompts} of {n} points are too few: probes of width {channels - 1} need at "
-            f"least {math.ceil(LEAST * channels / n)}"
-        )
+    """Ridge regression of several targets on each layer's features."""
     H = features.flatten(1, 2)
     gram = H.mT @ H
     size = gram.diagonal(dim1=-2, dim2=-1).mean(-1)
@@ -190,9 +181,18 @@ def probe(model: GPT, task: Task, prompts: int, seed: int = 0) -> Probed:
     Raises
     ------
     ProbeError
-        Too few prompts for the probes; the message says how many they need.
+        Prompts of fewer than 2 points, or too few prompts for the probes; the message says how
+        many are needed.
     """
-    generator = torch.Generator().manual_seed(2**40 + seed)  # far from training's seeds
+    if task.n < 2:
+        raise ProbeError(f"prompts of n={task.n} hold too few points: 2 are needed")
+    least = math.ceil(LEAST * (model.shape.width + 1) / task.n)
+    if prompts < least:
+        raise ProbeError(
+            f"prompts={prompts} of {task.n} points are too few: probes of width "
+            f"{model.shape.width} need at least {least}"
+        )
+    generator = torch.Generator().manual_seed(SEED + seed)
     asked, fit = draw(task, prompts, generator), draw(task, prompts, generator)
     layout = model.shape.layout
     wanted, goal = targets(fit, layout), targets(asked, layout)
@@ -257,8 +257,8 @@ def _features(model: GPT, prompts: Prompts) -> dict[str, Tensor]:
 
 def normed(model: GPT, h: Tensor) -> Tensor:
     """The stream after the final norm, at every layer alike, and a constant."""
-    normed = model.norm(h).cpu().double()
-    return torch.cat([normed, torch.ones_like(normed[..., :1])], -1)
+    read_off = model.norm(h).cpu().double()
+    return torch.cat([read_off, torch.ones_like(read_off[..., :1])], -1)
 
 
 @torch.no_grad()
@@ -301,26 +301,21 @@ def operators(
     """∂f_ℓ/∂y₁…ₙ at each context length, one after the other, of the first few prompts."""
     few = _few(prompts)
     like = next(model.parameters())
-    X, rows = few.X.to(like), []
+    X, layers = few.X.to(like), range(model.shape.layers + 1)
+    slopes: dict[str, list[list[Tensor]]] = {name: [[] for _ in layers] for name in readers}
     for n in operator_at(prompts.task.n):
         y = few.y[:, :n].to(like).requires_grad_()
         # Nothing after the query matters to it: the rest of the prompt is left out.
         kept = model.stream(X[:, :n], y, X[:, n : n + 1])
         for layer, h in enumerate(kept):
+            features = normed(model, h[:, -1])
             for name, probe in readers.items():
-                answer = (normed(model, h[:, -1]) @ probe[layer]).sum()
-                (slope,) = torch.autograd.grad(answer, y, retain_graph=True, allow_unused=True)
-                rows.append((name, layer, torch.zeros_like(y) if slope is None else slope))
+                answer = (features @ probe[layer]).sum()
+                (slope,) = torch.autograd.grad(answer, y, retain_graph=True)
+                slopes[name][layer].append(slope.cpu().double())
     return {
-        name: torch.stack(
-            [
-                torch.cat([slope for a, at, slope in rows if (a, at) == (name, layer)], -1)
-                for layer in range(model.shape.layers + 1)
-            ]
-        )
-        .cpu()
-        .double()
-        for name in readers
+        name: torch.stack([torch.cat(lengths, -1) for lengths in by_layer])
+        for name, by_layer in slopes.items()
     }
 
 

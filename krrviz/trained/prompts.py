@@ -76,10 +76,18 @@ class Prompts:
     ridge: Float[Tensor, " batch"]
 
     def problem(self, n: int, kernel: str | None = None, ridge_scale: str = "absolute") -> Problem:
-        """The first n points and the query after them; σ and λ are the first prompt's.
+        """The first n points and the query after them, of prompts that share one σ and λ.
 
         ``ridge_scale`` : where it is per_sample the ridge is λ/N, so that both agree at n = N.
+
+        Raises
+        ------
+        ValueError
+            The prompts' σ or λ differ.
         """
+        for name in ("bandwidth", "ridge"):
+            if len(getattr(self, name).unique()) > 1:
+                raise ValueError(f"prompts of more than one {name} are no one problem")
         ridge = float(self.ridge[0])
         return KernelProblem(
             X=self.X[:, :n],

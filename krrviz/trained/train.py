@@ -9,21 +9,33 @@ import math
 import platform
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from krrviz.trained.gpt import GPT, CheckpointError, Shape, replaced, shape_card, write
+from krrviz.trained.gpt import (
+    GPT,
+    CheckpointError,
+    Puts,
+    Shape,
+    checkpoint,
+    replaced,
+    shape_card,
+)
 from krrviz.trained.prompts import Prompts, Task, answers, draw
 
 BETAS, DECAY, CLIP = (0.9, 0.95), 0.01, 1.0
 CHECKED = 256  # prompts of the gap to KRR
+WHOLE = {  # batch_of says why steps and seed are bounded so
+    "steps": (1, 10**6), "batch": (1, 4096), "warm_up": (0, 10**6), "seed": (0, 2**11 - 1),
+    "every": (1, 10**6),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -46,10 +58,10 @@ class Recipe:
     every: int = 250
 
     def __post_init__(self) -> None:
-        for name, least in (("steps", 1), ("batch", 1), ("warm_up", 0), ("seed", 0), ("every", 1)):
+        for name, (least, most) in WHOLE.items():
             value = getattr(self, name)
-            if type(value) is not int or value < least:
-                raise ValueError(f"{name}={value!r} must be a whole number from {least}")
+            if type(value) is not int or not least <= value <= most:
+                raise ValueError(f"{name}={value!r} must be a whole number from {least} to {most}")
         if not 0 < self.rate < math.inf:
             raise ValueError(f"rate={self.rate} must be a finite number above 0")
         if not 0 <= self.average < 1:
@@ -61,12 +73,81 @@ class Recipe:
         """The recipe as a card holds it."""
         return {**asdict(self), "shape": shape_card(self.shape)}
 
+    @classmethod
+    def from_card(cls, card: Any) -> Recipe:
+        """The recipe that ``card()`` told, also after JSON.
+
+        Raises
+        ------
+        ValueError
+            A key is missing or unknown, or a value is of no use; the message names it and says
+            what is allowed.
+        """
+        parts = _parts(cls, "the recipe", card)
+        shape = Shape(**_parts(Shape, "its shape", parts["shape"]))
+        task = Task(**_parts(Task, "its task", parts["task"]))
+        return cls(**{**parts, "shape": shape, "task": task})
+
     def learning_rate(self, step: int) -> float:
         """The rate of a step, counted from 0."""
         if step < self.warm_up:
             return self.rate * (step + 1) / self.warm_up
         done = (step - self.warm_up) / max(1, self.steps - self.warm_up)
         return self.rate * 0.5 * (1 + math.cos(math.pi * done))
+
+
+def _parts(kind: type, named: str, card: Any) -> dict[str, Any]:
+    """What a card holds of a dataclass: all its fields and no more."""
+    wanted = [part.name for part in fields(kind)]
+    if not isinstance(card, dict):
+        raise ValueError(f"{named} is {card!r:.40} and must be an object of {', '.join(wanted)}")
+    for name in card:
+        if name not in wanted:
+            raise ValueError(f"{name!r} is no part of {named}, which has {', '.join(wanted)}")
+    for name in wanted:
+        if name not in card:
+            raise ValueError(f"{named} lacks {name}; it has {', '.join(wanted)}")
+    for part in fields(kind):
+        fits, allowed = FITS.get(str(part.type), (None, ""))
+        if fits and not fits(card[part.name]):
+            raise ValueError(f"{part.name}={card[part.name]!r} must be {allowed}")
+    return {name: tuple(x) if isinstance(x, list) else x for name, x in card.items()}
+
+
+def _number(value: Any) -> bool:
+    return type(value) in (int, float)
+
+
+# What JSON may hold for a field's type. Ranges are the dataclasses' own to check.
+FITS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "int": (lambda value: type(value) is int, "a whole number"),
+    "float": (_number, "a number"),
+    "str": (lambda value: isinstance(value, str), "a word"),
+    "tuple[float, float]": (
+        lambda value: (
+            isinstance(value, list | tuple)
+            and len(value) == 2
+            and all(_number(edge) for edge in value)
+        ),
+        "two numbers, lowest and highest",
+    ),
+}
+
+
+def read_recipe(path: Path) -> Recipe:
+    """A recipe as a JSON file holds it: what ``Recipe.card()`` gives.
+
+    Raises
+    ------
+    ValueError
+        It is no JSON or no recipe; the message names the file and what is wrong.
+    OSError
+        It cannot be read.
+    """
+    try:
+        return Recipe.from_card(json.loads(path.read_text("utf-8")))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path.name} is no recipe: {error}") from None
 
 
 MAIN = Recipe(steps=12_000)
@@ -85,7 +166,9 @@ RECIPES: dict[str, Recipe] = {
 
 def batch_of(recipe: Recipe, step: int) -> Prompts:
     """The prompts of a step: they depend on the seed and the step alone."""
-    generator = torch.Generator().manual_seed(recipe.seed * 2**32 + step)
+    # PyTorch uses the low 32 bits of a seed. No two of these meet, nor any that is checked or
+    # probed with: 10⁶, and from 2³¹ on.
+    generator = torch.Generator().manual_seed(recipe.seed * 2**20 + step)
     return draw(recipe.task, recipe.batch, generator)
 
 
@@ -221,8 +304,12 @@ def train(
             "device": device.type,
             "versions": {"python": platform.python_version(), "torch": version("torch")},
         }
-        _write_state(training, path, log)
-        write(path, model.state_dict(), card)
+        # A full disk leaves all files as they were. The state comes last: what a kill leaves newer
+        # than it is made again, and is the same.
+        replaced(
+            {**_log(path, log), **checkpoint(path, model.state_dict(), card)}
+            | _state(path, training)
+        )
         losses = []
         told(training.step, loss, found)
         if stop():
@@ -230,19 +317,20 @@ def train(
     return card
 
 
-def _write_state(training: Training, path: Path, log: list[dict[str, float]]) -> None:
+def _log(path: Path, log: list[dict[str, float]]) -> Puts:
     text = io.StringIO()
     rows = csv.DictWriter(text, list(log[0]), lineterminator="\n")
     rows.writeheader()
     rows.writerows(log)
-    replaced(path.with_name(path.name + ".csv"), lambda file: file.write_text(text.getvalue()))
+    return {path.with_name(path.name + ".csv"): lambda file: file.write_text(text.getvalue())}
+
+
+def _state(path: Path, training: Training) -> Puts:
     # One file, so that a kill leaves the old state or the new one, and never half of each.
     told = {"recipe": json.dumps(training.recipe.card()), "step": str(training.step)}
     kept = {name: value.detach().cpu().contiguous() for name, value in training.state().items()}
-    replaced(
-        path.with_name(path.name + ".state.safetensors"),
-        lambda file: save_file(kept, file, metadata=told),
-    )
+    state = path.with_name(path.name + ".state.safetensors")
+    return {state: lambda file: save_file(kept, file, metadata=told)}
 
 
 def _resume(training: Training, path: Path) -> list[dict[str, float]]:
@@ -250,9 +338,12 @@ def _resume(training: Training, path: Path) -> list[dict[str, float]]:
     state = path.with_name(path.name + ".state.safetensors")
     if not state.exists():
         return []
-    with safe_open(state, "pt") as file:
-        told = file.metadata()
-        kept = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    try:
+        with safe_open(state, "pt") as file:
+            told = file.metadata()
+            kept = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise CheckpointError(f"{state.name} cannot be read: {error}") from None
     if json.loads(told["recipe"]) != json.loads(json.dumps(training.recipe.card())):
         raise CheckpointError(f"{path.name} holds the training of another recipe; name another")
     training.restore(kept, int(told["step"]))

@@ -283,8 +283,9 @@ def _attention(settings: Settings) -> None:
         f"{METRICS['similarity'].title}: {METRICS['similarity'].told}, mean over layers 1 to L. "
         f"Solvers: {STEP_POLICY}, the Gaussian kernel's system of every n. Bars are 95 % "
         "intervals of a bootstrap over prompts; each model has an axis of its own. Gaps "
-        "are relative, of the last layer, measured anew on these prompts. A best step of 0 is the answer 0: a layer that is most like it "
-        "has not begun, and is like every solver there. " + _caveat(models)
+        "are relative, of the last layer, measured anew on these prompts. A best step of 0 is the "
+        "answer 0: a layer that is most like it has not begun, and is like every solver there. "
+        + _caveat(models)
     )
 
 

@@ -98,7 +98,7 @@ def told(card: dict[str, Any]) -> str:
     ]
     if task:
         said.append(
-            f"trained {card.get('steps', '?'):,} steps on {task['kernel']} prompts of up to "
+            f"trained {card['steps']:,} steps on prompts of the {task['kernel']} kernel, up to "
             f"{task['n']} points, d = {task['d']}, σ = {_range(task['bandwidth'])}, λ = "
             f"{_range(task['ridge'])}, seed {recipe['seed']}"
         )

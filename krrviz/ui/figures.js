@@ -90,7 +90,7 @@ class Panel {
       cell.close();
       this.cells.delete(name);
     }
-    const rows = { facets: [], wide: [], laws: [] };
+    const rows = { facets: [], wide: [], laws: [], maps: [] };
     for (const figure of data.figures) {
       const cell = this.cells.get(figure.name) ?? new Cell(this, figure.name);
       this.cells.set(figure.name, cell);

@@ -23,6 +23,7 @@ HTML = """
   <div class="facets"></div>
   <div class="wide"></div>
   <div class="laws"></div>
+  <div class="maps"></div>
   <div class="tip" aria-hidden="true" hidden></div>
 </section>
 """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import re
 
 import streamlit as st
 from streamlit.navigation.page import StreamlitPage
@@ -38,13 +37,9 @@ def _pages() -> list[StreamlitPage]:
         st.Page("pages/guarantee.py", title="Guarantee"),
         st.Page("pages/trained.py", title="Trained"),
         st.Page("pages/ablations.py", title="Ablations"),
+        st.Page("pages/workshop.py", title="Train your own"),
         st.Page(go_home, title="Fan", url_path="fan", visibility="hidden"),
     ]
-
-
-def _literal(text: str) -> str:
-    """``text`` as it is, also where it holds Markdown: it may quote a link."""
-    return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", text)
 
 
 def run() -> None:
@@ -58,7 +53,7 @@ def run() -> None:
     if not st.context.is_embedded:
         sidebar()
     for problem in state.problems():
-        st.warning(_literal(problem))
+        st.warning(state.literal(problem))
     page.run()
     state.write_link()
     _settle()

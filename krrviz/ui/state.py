@@ -8,6 +8,7 @@ be used changes nothing, and a widget that is not drawn loses nothing.
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any, NoReturn
 from urllib.parse import parse_qs, urlencode
 
@@ -72,6 +73,11 @@ def write_link() -> None:
     if written != address:
         st.query_params.from_dict(written)
     st.session_state.update(written=written, moved=False)
+
+
+def literal(text: str) -> str:
+    """``text`` as it is, also where it holds Markdown: it may quote a link."""
+    return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", text)
 
 
 def change(**fields: Any) -> None:

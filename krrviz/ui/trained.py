@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import streamlit as st
 import torch
 
 from krrviz import charts, findings, laws
-from krrviz.charts import STYLES
+from krrviz.charts import LAYER, READ_STYLES, STYLES
 from krrviz.findings import CURVES, Frame
 from krrviz.frames import REFERENCES, TITLES, fan_rows, step_rows, thinned, titled
 from krrviz.laws import Axis
@@ -21,8 +21,8 @@ from krrviz.spectrum import POLICIES
 from krrviz.trained.abroad import FURTHER, beyond, live
 from krrviz.trained.gpt import GPT, CheckpointError
 from krrviz.trained.inside import Heads, heads, patch
-from krrviz.trained.match import METRICS, Match, Matched, Variant, variants
-from krrviz.trained.probe import READOUTS, TARGETS, Probed, ProbeError, fixed_task
+from krrviz.trained.match import METRICS, Match, Matched, Metric, Variant, variants
+from krrviz.trained.probe import READOUTS, SEED, TARGETS, Probed, ProbeError, fixed_task
 from krrviz.trained.prompts import draw
 from krrviz.ui import state
 from krrviz.ui.checkpoints import chosen, named, told
@@ -31,7 +31,7 @@ from krrviz.ui.controls import control, prompts_asked
 from krrviz.ui.figures import figures
 from krrviz.ui.heatmaps import Map, heatmaps
 
-LAYER = ("layer", "ℓ")
+NEAR = (0.02, 2.0)  # layers come no nearer than this
 WORDS = {
     "one_over_l": "1/L",
     "certified": "certified",
@@ -85,21 +85,23 @@ def _step_size(settings: Settings) -> float:
 def _fans(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
     found = probed(model, card, state.view().asked)
     rows: Frame = findings.layer_rows(found)
-    floor = (state.view().floor, 2.0)
     kept = ["lens", "labels", "krr", "untrained krr"]
     shown = {
         f"layers_{name.replace(' ', '_')}": charts.fan(
-            rows[rows.method == name], against="exact KRR", domain=floor, each=LAYER
+            rows[rows.method == name], against="exact KRR", domain=NEAR, each=LAYER
         )
         for name in kept
     }
-    last = rows[rows.n == rows.n.max()]
-    ends = last[last.method.isin(kept)]
-    shown["by_layer"] = charts.steps(ends, against="exact KRR", domain=floor, each=LAYER)
+    n = int(rows.n.max())
+    ends = rows[(rows.n == n) & rows.method.isin(kept)]
+    shown["by_layer"] = charts.steps(ends, against=f"exact KRR, n = {n}", domain=NEAR, each=LAYER)
+    exact = findings.exact_rows(found)
     shown["by_layer_noiseless"] = charts.steps(
-        ends.assign(error=ends.noiseless), against="the noiseless function", domain=(0.1, 2),
+        pd.concat([ends.assign(error=ends.noiseless), exact], ignore_index=True),
+        against=f"the noiseless function, n = {n}",
+        domain=NEAR,
         each=LAYER,
-    )  # fmt: skip
+    )
     st.markdown("**Layer by layer**: error against context length n, pooled over prompts")
     figures(shown, steps=model.shape.layers, key="layers", each=LAYER)
     st.caption(_regularised(found))
@@ -112,7 +114,7 @@ def _fans(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
     steps: Frame = findings.solver_rows(fans)
     steps = steps[steps.step <= max(1, settings.steps)]
     shown = {
-        f"solver_{method}": charts.fan(thinned(part), against="exact KRR", domain=floor)
+        f"solver_{method}": charts.fan(thinned(part), against="exact KRR", domain=NEAR)
         for method, part in steps.groupby("method", sort=False)
     }
     figures(shown, steps=int(steps.step.max()), key="solvers")
@@ -182,71 +184,100 @@ def _match(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
         key="ranking",
         led=True,
     )
-    st.markdown("**Every layer beside every step**, the best path dashed")
+    drawn = [
+        m
+        for method in free.method
+        for m in mine
+        if m.metric == view.metric
+        and m.variant == _variant(method, settings.policy, settings.ridge_scale)
+    ]
+    span = _span(drawn)
+    st.markdown(
+        f"**Every layer beside every step**: bright is alike, from {span[0]:.3g} to {span[1]:.3g}; "
+        "circles are each layer's best step"
+    )
     figures(
-        {
-            f"match_{m.variant.method}": _grid(m, metric.title, metric.most)
-            for method in free.method
-            for m in mine
-            if m.metric == view.metric
-            and m.variant == _variant(method, settings.policy, settings.ridge_scale)
-        },
+        {f"match_{m.variant.method}": _grid(m, metric, span) for m in drawn},
         steps=0,
         key="match",
         led=True,
     )
     st.markdown("**Who wins under which step policy and metric**, with the runner-up")
-    st.dataframe(_winners(ranking), hide_index=True, width="stretch", row_height=58)
+    st.markdown(_winners(ranking))
     st.caption(
         "Scores are means over layers 1 to L, intervals a bootstrap over prompts with the best "
         "steps chosen anew. “≈” stands where the two intervals overlap: no winner then. Operator "
         "distances are over the first 32 prompts. Manual: η = "
-        f"{_step_size(settings):g}, for the methods that take one."
+        f"{_step_size(settings):g}, for the methods that take one; others keep the certified "
+        "interval. Conjugate gradients have no policy."
     )
 
 
 def _contest(rows: Frame) -> str:
     """Whether the first of a ranking is apart from the second."""
     one, two = rows.iloc[0], rows.iloc[1]
-    apart = one.low > two.high or one.high < two.low
+    apart = _apart(one, two)
     return (
         f"{one.score:.4f} [{one.low:.4f}, {one.high:.4f}] against {two.title}'s {two.score:.4f} "
         f"[{two.low:.4f}, {two.high:.4f}]: the intervals {'lie apart' if apart else 'overlap'}."
     )
 
 
-def _grid(m: Match, metric: str, most: bool) -> charts.Figure:
+def _span(matches: Sequence[Match]) -> tuple[float, float]:
+    """The values that colours span in all maps: but for the far tenth, which clamps."""
+    values = np.concatenate([m.grid[1:].flatten().numpy() for m in matches])
+    values = values[np.isfinite(values) & (values < 1e6)]
+    low, high = np.quantile(values, [0.1, 1.0] if METRICS[matches[0].metric].most else [0.0, 0.9])
+    return float(low), float(max(high, low + 1e-9))
+
+
+def _grid(m: Match, metric: Metric, span: tuple[float, float]) -> charts.Figure:
     layers, times = m.grid.shape
     steps = [t for t in range(times) if t <= 16 or t % (2 if t <= 64 else 4) == 0]
-    worst = -1.0 if most else float(m.grid[m.grid.isfinite()].max())
+    worst = span[0] if metric.most else span[1]
+    values = m.grid.nan_to_num(nan=worst, posinf=worst)
     rows = pd.DataFrame(
         {
             "layer": np.repeat(np.arange(layers), len(steps)),
             "step": np.tile(steps, layers),
-            "value": m.grid[:, steps].nan_to_num(nan=worst, posinf=worst).flatten().numpy(),
+            "until": np.tile([*steps[1:], times], layers),
+            "value": values[:, steps].flatten().numpy(),
         }
     )
-    near = [min(steps, key=lambda t, at=at: abs(t - at)) for at in m.free.steps]
-    path = pd.DataFrame({"layer": range(1, layers), "step": near})
-    return laws.matches(rows, path, title=TITLES[m.variant.method], metric=metric, most=most)
+    path = pd.DataFrame(
+        {
+            "layer": range(1, layers),
+            "step": m.free.steps,
+            "value": [float(m.grid[at + 1, t]) for at, t in enumerate(m.free.steps)],
+        }
+    )
+    return laws.matches(
+        rows, path, title=TITLES[m.variant.method], metric=metric.title, most=metric.most,
+        domain=span,
+    )  # fmt: skip
 
 
-def _winners(ranking: Frame) -> pd.DataFrame:
+def _winners(ranking: Frame) -> str:
     """Per metric and path a row, per policy a column: the best method and the next."""
-    rows = []
+    lines = [
+        "| | " + " | ".join(WORDS[policy] for policy in POLICIES) + " |",
+        "|---" * (1 + len(POLICIES)) + "|",
+    ]
     for key, metric in METRICS.items():
         for way, name in (("free", "best steps"), ("fixed", "fixed rate")):
-            row = {"metric": f"{metric.title}, {name}"}
+            cells = []
             for policy in POLICIES:
                 order = findings.ranked(ranking[ranking.path == way], key, policy)
                 one, two = order.iloc[0], order.iloc[1]
-                apart = one.low > two.high or one.high < two.low
-                sign = ">" if apart else "≈"
-                row[WORDS[policy]] = (
-                    f"{one.title} {one.score:.3f} {sign} {two.title} {two.score:.3f}"
-                )
-            rows.append(row)
-    return pd.DataFrame(rows)
+                sign = ">" if _apart(one, two) else "≈"
+                cells.append(f"**{one.title}** {one.score:.3f} {sign} {two.title} {two.score:.3f}")
+            lines.append(f"| {metric.title}, {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _apart(one: Any, two: Any) -> bool:
+    """Whether two rows of a ranking have intervals that do not meet."""
+    return one.low > two.high or one.high < two.low
 
 
 # -- operator, additivity, probes ---------------------------------------------------------------
@@ -273,7 +304,7 @@ def _operator(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
             Axis("step", "layer ℓ of the model, step t of a solver", log=False),
             Axis("value", "additivity defect", log=False),
             title="Additivity defect in y",
-            looks={CURVES["lens"]: STYLES["lens"], **{TITLES[m]: STYLES[m] for m in TITLES}},
+            looks={CURVES["lens"]: READ_STYLES["lens"], **{TITLES[m]: STYLES[m] for m in TITLES}},
         ),
         "operator": laws.lines(
             near,
@@ -330,7 +361,9 @@ def _nearest(result: Matched, settings: Settings) -> pd.DataFrame:
 def _heads(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
     task = fixed_task(card)
     found = studied(
-        "heads", card, lambda: heads(model, draw(task, 16, torch.Generator().manual_seed(7)))
+        "heads",
+        card,
+        lambda: heads(model, draw(task, 16, torch.Generator().manual_seed(SEED + 2**27))),
     )
     layers = model.shape.layers
     state.nearest("layer", layers + 1, "the model", "layers")
@@ -411,7 +444,7 @@ def _controls(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
         ]
     )  # fmt: skip
     figures(
-        {"controls": charts.steps(last, against="exact KRR", each=LAYER)},
+        {"controls": charts.steps(last, against="exact KRR", domain=NEAR, each=LAYER)},
         steps=model.shape.layers,
         key="controls",
         each=LAYER,
@@ -472,11 +505,11 @@ def _beyond(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
         {
             "beyond": laws.lines(
                 rows,
-                Axis("n", "context length n"),
+                Axis("n", "context length n", log=False),
                 Axis("error", "relative error to exact KRR", domain=(1e-2, 5)),
                 title=f"One step size for all prompts, trained up to n = {task.n}",
                 looks={
-                    "Trained, last layer": STYLES["lens"],
+                    "Trained, last layer": READ_STYLES["lens"],
                     "Preconditioned Richardson": STYLES["preconditioned_richardson"],
                     "Gradient descent": STYLES["gradient_descent"],
                 },

@@ -166,6 +166,8 @@ def edited(change: str) -> Any:
             weights["tail.weight"] = torch.zeros(1)
         if change == "shape":
             weights["head.weight"] = torch.zeros(2, 16)
+        if change == "half":
+            weights = {name: value.bfloat16() for name, value in weights.items()}
         if change == "other":
             weights["head.weight"] += 1
         save_file(weights, file)
@@ -188,12 +190,23 @@ BAD: dict[str, tuple[Any, str]] = {
     "a key less": (edited("missing"), "head.weight has shape nothing but the card's"),
     "a key more": (edited("more"), "tail.weight has shape"),
     "another shape": (edited("shape"), r"head.weight has shape \(2, 16\)"),
+    "another precision": (edited("half"), "is torch.bfloat16, and must be torch.float32"),
     "other weights": (edited("other"), "are not those that the card names"),
     "no weights": (lambda path: path.with_name("small.safetensors").unlink(), "is not there"),
     "no card": (lambda path: path.with_name("small.json").unlink(), "small.json is not there"),
     "a card of nonsense": (
         lambda path: path.with_name("small.json").write_text("[1"),
         "the card cannot be used",
+    ),
+    "a card without end": (
+        lambda path: path.with_name("small.json").write_text("[" * 100_000),
+        "the card cannot be used",
+    ),
+    "a card too wide": (carded(shape=SMALL | {"width": 10**9}), "width=1000000000 must be"),
+    "a card too deep": (carded(shape=SMALL | {"layers": 10**9}), "layers=1000000000 must be"),
+    "a card too large": (
+        carded(shape=SMALL | {"layers": 128, "width": 1024}),
+        r"1,612,\d+,\d+ parameters; at most 12,000,000 are allowed",
     ),
     "a card of another kind": (carded(shape={"d": 0}), "d=0 must be a whole number"),
     "a card with more": (carded(shape={"colour": 1}), "the card cannot be used"),
@@ -205,6 +218,12 @@ def test_a_bad_checkpoint_is_refused_with_its_reason(saved: Path, spoil: Any, re
     spoil(saved)
     with pytest.raises(CheckpointError, match=f"^small: .*{reason}"):
         load(saved)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_shape_knows_how_many_parameters_its_model_has(layout: str) -> None:
+    made = model(layout=layout, d=3)
+    assert made.shape.parameters == sum(weight.numel() for weight in made.parameters())
 
 
 @pytest.mark.parametrize(
