@@ -1,6 +1,7 @@
 """The page on ablations in a real browser holds the library's numbers, topic by topic."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from krrviz.counterparts import counterpart_rows
 from krrviz.tables import assets
 from krrviz.trained.gpt import load
 from krrviz.trained.match import align, rivals
-from krrviz.trained.probe import fixed_task, probe
+from krrviz.trained.probe import Probed, fixed_task, probe
 from krrviz.ui import checkpoints
 
 Settled = Callable[[Page], None]
@@ -30,14 +31,19 @@ def rows(page: Page, name: str) -> list[dict[str, Any]]:
     raise AssertionError(f"no figure {name}")
 
 
+@cache
+def asked() -> Probed:
+    model, card = load(assets() / "checkpoints" / "main-0")
+    return probe(model, fixed_task(card), ASKED)
+
+
 @there
 def test_a_link_shows_the_kernels_and_the_models_that_are_missing(
-    page: Page, serve: Callable[[], str], settled: Settled
-) -> None:
-    page.goto(f"{serve()}/ablations?{SMALL}&ablation=kernels")
+    page: Page, app: str, settled: Settled
+) -> None:  # the first test: the link is the first that the server is asked for
+    page.goto(f"{app}/ablations?{SMALL}&ablation=kernels")
     settled(page)
-    model, card = load(assets() / "checkpoints" / "main-0")
-    found = align(probe(model, fixed_task(card), ASKED), "lens", "gaussian")
+    found = align(asked(), "lens", "gaussian")
     assert found.similarity is not None
     table = page.locator("table").first
     expect(table).to_contain_text(f"Gaussian {found.gap:.3f}")
@@ -66,9 +72,9 @@ def test_attention_is_compared_at_matched_loss(page: Page, app: str, settled: Se
             assert drawn[f"{kind} ({name})", step] == pytest.approx(gap, rel=1e-5)
     line = page.get_by_role("listitem").filter(has_text="At matched loss")
     expect(line).to_contain_text("what linear-0 reached after")
-    model, card = load(assets() / "checkpoints" / "linear-0")
-    expected = rivals(probe(model, fixed_task(card), ASKED), "lens")
-    shown = {row["method"]: row["score"] for row in rows(page, "alike_linear-0")}
+    expected = rivals(asked(), "lens")
+    shown = {row["method"]: row["score"] for row in rows(page, "alike_main-0")}
+    assert rows(page, "alike_linear-0")
     assert shown == {
         method: pytest.approx(route.score, abs=2e-5) for method, route in expected.items()
     }
