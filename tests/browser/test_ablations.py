@@ -1,7 +1,9 @@
 """The page on ablations in a real browser holds the library's numbers, topic by topic."""
 
+import shutil
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from krrviz.trained.probe import Probed, fixed_task, probe
 from krrviz.ui import checkpoints
 
 Settled = Callable[[Page], None]
+ROOT = Path(__file__).parents[2]
 ASKED = 16
 SMALL = f"data=gp&d=3&n=12&queries=5&prompts=3&steps=12&segments=64&asked={ASKED}"
 MODELS = ("main-0", "linear-0")
@@ -111,3 +114,25 @@ def test_what_has_no_counterpart_is_told(page: Page, app: str, query: str, told:
     page.goto(f"{app}/ablations?{SMALL}&ablation=constructed&{query}")
     expect(page.get_by_text(told)).to_be_visible(timeout=30_000)
     assert page.get_by_test_id("stException").count() == 0
+
+
+def test_without_any_checkpoint_each_topic_says_so(
+    page: Page, serve: Callable[..., str], settled: Settled, tmp_path: Path
+) -> None:
+    for name in ("app.py", "pages", "krrviz", ".streamlit"):
+        kept = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        kept(ROOT / name, tmp_path / name)
+    shutil.copytree(ROOT / "assets", tmp_path / "assets", ignore=lambda *_: ["checkpoints"])
+    page.goto(f"{serve(tmp_path)}/ablations?{SMALL}")
+    expect(page.get_by_test_id("stAlert")).to_contain_text(
+        "Missing: main-0 (Gaussian), laplacian-0 (Laplacian), matern-0 (Matérn 3/2)",
+        timeout=30_000,
+    )
+    settled(page)
+    page.get_by_role("radio", name="Attention", exact=True).click()
+    expect(page.get_by_test_id("stAlert")).to_contain_text(
+        "Missing: main-0 (Softmax), linear-0", timeout=30_000
+    )
+    page.get_by_role("radio", name="Hand-built", exact=True).click()
+    settled(page)
+    assert rows(page, "scores_own")
