@@ -355,10 +355,10 @@ def _raced(name: str, main: Frame, other: Frame) -> str:
         return "Their logs cannot be matched."
     leader, follower = (MAIN, name) if ahead else (name, MAIN)
     before, there = found
-    took = f"at most {there:,}" if not before else f"between {before:,} and {there:,}"
+    took = f"between steps {before:,} and {there:,}" if before else f"by step {there:,}"
     return (
         f"**At matched loss**: what {follower} reached after {slow.step:,.0f} steps (gap "
-        f"{slow.gap_to_krr:.3f}), {leader} had reached after {took} steps, "
+        f"{slow.gap_to_krr:.3f}), {leader} had reached {took}, "
         f"at least {slow.step / there:.3g} times as fast."
     )
 
