@@ -22,7 +22,7 @@ from krrviz.trained.match import (
     interval,
     pooled,
 )
-from krrviz.trained.probe import TARGETS, Probed
+from krrviz.trained.probe import READOUTS, TARGETS, Probed
 
 Frame = Any  # a DataFrame, of which pandas' stubs cannot tell a column from a table
 
@@ -34,6 +34,12 @@ CURVES = {
     "shuffled krr": "Trained, probe to shuffled KRR",
     "untrained labels": "Untrained, probe to labels",
     "untrained krr": "Untrained, probe to KRR",
+}
+
+# How what is matched with solvers is read, in a sentence.
+READ_BY = {
+    **READOUTS,
+    "untrained krr": "a probe fitted to exact KRR, on random weights: a control",
 }
 
 

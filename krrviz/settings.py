@@ -609,10 +609,11 @@ class View(Record):
     )
     readout: str = setting(
         "lens",
-        Choice(("lens", "labels", "krr")),
+        Choice(("lens", "labels", "krr", "untrained krr")),
         "Readout",
         "How a layer's answer is read: lens, by the model's own head; or by a linear probe fitted "
-        "to the labels or to exact KRR.",
+        "to the labels or to exact KRR. untrained krr: such a probe on a network of random "
+        "weights, as a control.",
         "view",
     )
     metric: str = setting(

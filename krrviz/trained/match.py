@@ -14,16 +14,15 @@ from krrviz.problem import Problem
 from krrviz.solvers import SOLVERS
 from krrviz.spectrum import POLICIES, Operator
 from krrviz.trained.modes import Modes, linear_map, modes, solver
-from krrviz.trained.probe import Answers, Probed, ProbeError, additivity, operator_at
+from krrviz.trained.probe import READOUTS, Answers, Probed, ProbeError, additivity, operator_at
 from krrviz.trained.prompts import Prompts, answers
 from krrviz.trajectory import Solver, record
-
-Steps = Float[Tensor, "times batch N"]
 
 STEPS = 128  # searched for the step that a layer is most like; fewer saturate
 RATES = [quarters / 4 for quarters in range(1, 65)]  # steps a layer, where the rate is fixed
 FLOOR = 1e-3  # of an error's logarithm: a method that is exact at n = 1 is not far from all others
 RESAMPLES = 200  # of the prompts, for 95 % intervals
+MATCHED = (*READOUTS, "untrained krr")  # the last as a control
 RIDGE_SCALES = ("absolute", "per_sample")
 
 
@@ -199,14 +198,16 @@ def fan(systems: Systems, variant: Variant, probed: Probed) -> Fan:
 
 
 def similarity(
-    layers: Answers, steps: Steps, labels: Float[Tensor, "batch N"]
+    layers: Answers, steps: Float[Tensor, "times batch N"], labels: Float[Tensor, "batch N"]
 ) -> Float[Tensor, "batch layers times"]:
     """Cosine of the residuals f − y over positions."""
     a, b = (normalize(f - labels, dim=-1) for f in (layers, steps))
     return a.transpose(0, 1) @ b.permute(1, 2, 0)
 
 
-def difference(layers: Answers, steps: Steps) -> Float[Tensor, "batch layers times"]:
+def difference(
+    layers: Answers, steps: Float[Tensor, "times batch N"]
+) -> Float[Tensor, "batch layers times"]:
     """Mean squared difference over positions; of operators, over their entries."""
     return _apart(layers.transpose(0, 1), steps.transpose(0, 1)).square()
 
@@ -288,7 +289,7 @@ def match(
         """Relative squared errors by resample, layer or step, and n."""
         return _weighed(weights, (found - probed.krr).square().transpose(0, 1)) / size
 
-    off = {name: squares(found) for name, found in probed.answers.items()}
+    off = {name: squares(probed.answers[name]) for name in MATCHED}
     few = probed.few
     matches: list[Match] = []
     fans: dict[Variant, Fan] = {}
@@ -302,7 +303,8 @@ def match(
             fans[variant] = Fan(pooled(found, probed.krr), pooled(found, probed.noiseless))
             errors = squares(found)
             slopes = bounded(cut.operators(variant))
-            for readout, layers in probed.answers.items():
+            for readout in MATCHED:
+                layers = probed.answers[readout]
                 grids = {
                     "similarity": _weighed(weights, similarity(layers, found, probed.labels)),
                     "difference": _weighed(weights, difference(layers, found)),
@@ -368,7 +370,7 @@ def rivals(
     return found
 
 
-def _alike(probed: Probed, readout: str, steps: Steps) -> Route:
+def _alike(probed: Probed, readout: str, steps: Float[Tensor, "times batch N"]) -> Route:
     labels = probed.labels
     alike = similarity(probed.answers[readout], bounded(steps), labels)
     return routes(_sound(_weighed(resampled(len(labels)), alike), "similarity"), True)[0]

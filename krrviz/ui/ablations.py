@@ -12,14 +12,14 @@ import streamlit as st
 from krrviz import findings, laws
 from krrviz.charts import STYLES
 from krrviz.counterparts import SCORES
-from krrviz.findings import CURVES, Frame
+from krrviz.findings import CURVES, READ_BY, Frame
 from krrviz.frames import HUGE, system
 from krrviz.laws import Axis
 from krrviz.settings import Settings, SettingsError
 from krrviz.tables import TableError
 from krrviz.trained.gpt import CheckpointError
-from krrviz.trained.match import METRICS
-from krrviz.trained.probe import READOUTS, Probed, ProbeError
+from krrviz.trained.match import MATCHED, METRICS
+from krrviz.trained.probe import Probed, ProbeError
 from krrviz.trained.prompts import answers
 from krrviz.trust import RULES
 from krrviz.ui import state
@@ -65,7 +65,7 @@ def show(settings: Settings) -> None:
 def _asking() -> None:
     """How trained models are asked and read."""
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        control("readout", "segmented", [*READOUTS], lambda name: CURVES[name], label="Readout")
+        control("readout", "segmented", [*MATCHED], lambda name: CURVES[name], label="Readout")
         prompts_asked()
 
 
@@ -142,7 +142,7 @@ def _kernels(settings: Settings) -> None:
         return
     st.markdown(_standings(rows))
     st.caption(
-        f"Models read by {READOUTS[state.view().readout]}, on {state.view().asked} prompts. "
+        f"Models read by {READ_BY[state.view().readout]}, on {state.view().asked} prompts. "
         f"{METRICS['similarity'].title}: {METRICS['similarity'].told}; solver: preconditioned "
         f"Richardson under the reference kernel, {STEP_POLICY}. In brackets 95 % intervals of a "
         "bootstrap over prompts; “≈” stands where one overlaps that of the best. All kernels have "
@@ -279,7 +279,7 @@ def _attention(settings: Settings) -> None:
     )
     st.dataframe(_models(models, kinds, ranks), hide_index=True, width="stretch", row_height=58)
     st.caption(
-        f"Models read by {READOUTS[state.view().readout]}, on {state.view().asked} prompts. "
+        f"Models read by {READ_BY[state.view().readout]}, on {state.view().asked} prompts. "
         f"{METRICS['similarity'].title}: {METRICS['similarity'].told}, mean over layers 1 to L. "
         f"Solvers: {STEP_POLICY}, the Gaussian kernel's system of every n. Bars are 95 % "
         "intervals of a bootstrap over prompts; each model has an axis of its own. Gaps "

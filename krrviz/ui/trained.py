@@ -12,7 +12,7 @@ import torch
 
 from krrviz import charts, findings, laws
 from krrviz.charts import LAYER, READ_STYLES, STYLES
-from krrviz.findings import CURVES, Frame
+from krrviz.findings import CURVES, READ_BY, Frame
 from krrviz.frames import REFERENCES, TITLES, fan_rows, step_rows, thinned, titled
 from krrviz.laws import Axis
 from krrviz.settings import CHECKPOINTS, Settings, SettingsError
@@ -21,8 +21,8 @@ from krrviz.spectrum import POLICIES
 from krrviz.trained.abroad import FURTHER, beyond, live
 from krrviz.trained.gpt import GPT, CheckpointError
 from krrviz.trained.inside import Heads, heads, patch
-from krrviz.trained.match import METRICS, Match, Matched, Metric, Variant, variants
-from krrviz.trained.probe import READOUTS, SEED, TARGETS, Probed, ProbeError, fixed_task
+from krrviz.trained.match import MATCHED, METRICS, Match, Matched, Metric, Variant, variants
+from krrviz.trained.probe import SEED, TARGETS, Probed, ProbeError, fixed_task
 from krrviz.trained.prompts import draw
 from krrviz.ui import state
 from krrviz.ui.checkpoints import chosen, named, told
@@ -152,9 +152,9 @@ def _match(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
     result = matched(card, found, _step_size(settings))
     with st.container(horizontal=True):
         control("metric", "segmented", [*METRICS], lambda name: METRICS[name].title, label="Metric")
-        control("readout", "segmented", [*READOUTS], lambda name: CURVES[name], label="Readout")
+        control("readout", "segmented", [*MATCHED], lambda name: CURVES[name], label="Readout")
     view, metric = state.view(), METRICS[state.view().metric]
-    st.caption(f"{metric.title}: {metric.told}. Read by {READOUTS[view.readout]}.")
+    st.caption(f"{metric.title}: {metric.told}. Read by {READ_BY[view.readout]}.")
     mine = [
         m for m in result.matches
         if m.readout == view.readout and m.variant.ridge_scale == settings.ridge_scale
@@ -165,6 +165,9 @@ def _match(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
         findings.ranked(ranking[ranking.path == way], view.metric, settings.policy)
         for way in ("free", "fixed")
     )
+    if free.empty:
+        st.info("Operators are not taken of the control; choose another metric or readout.")
+        return
     best = free.iloc[0]
     st.markdown(
         f"Most alike: **{best.title}**, {_convention(settings)}; {_contest(free)} "
@@ -265,6 +268,8 @@ def _winners(ranking: Frame) -> str:
     ]
     for key, metric in METRICS.items():
         for way, name in (("free", "best steps"), ("fixed", "fixed rate")):
+            if ranking[ranking.metric == key].empty:
+                continue
             cells = []
             for policy in POLICIES:
                 order = findings.ranked(ranking[ranking.path == way], key, policy)
