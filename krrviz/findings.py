@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -10,8 +11,18 @@ import pandas as pd
 from torch import Tensor
 
 from krrviz.frames import TITLES
-from krrviz.trained.match import METRICS, Fan, Match, Matched, Variant, pooled
-from krrviz.trained.probe import TARGETS, Probed
+from krrviz.trained.match import (
+    METRICS,
+    Alignment,
+    Fan,
+    Match,
+    Matched,
+    Route,
+    Variant,
+    interval,
+    pooled,
+)
+from krrviz.trained.probe import READOUTS, TARGETS, Probed
 
 Frame = Any  # a DataFrame, of which pandas' stubs cannot tell a column from a table
 
@@ -23,6 +34,12 @@ CURVES = {
     "shuffled krr": "Trained, probe to shuffled KRR",
     "untrained labels": "Untrained, probe to labels",
     "untrained krr": "Untrained, probe to KRR",
+}
+
+# How what is matched with solvers is read, in a sentence.
+READ_BY = {
+    **READOUTS,
+    "untrained krr": "a probe fitted to exact KRR, on random weights: a control",
 }
 
 
@@ -113,6 +130,68 @@ def ranked(rows: Frame, metric: str, policy: str) -> Frame:
     return kept.drop(columns="other").sort_values(
         "score", ascending=not METRICS[metric].most, ignore_index=True
     )
+
+
+def route_rows(routes: Mapping[str, Route]) -> Frame:
+    """Methods by score, most alike first: columns method, title, score, low, high, steps."""
+    rows = []
+    for method, route in routes.items():
+        low, high = route.interval
+        rows.append(
+            {
+                "method": method,
+                "title": TITLES[method],
+                "score": route.score,
+                "low": low,
+                "high": high,
+                "steps": route.steps,
+            }
+        )
+    return pd.DataFrame(rows).sort_values("score", ascending=False, ignore_index=True)
+
+
+def alignment_rows(found: Iterable[Alignment]) -> Frame:
+    """A model's gap and similarity under kernels: columns measure, reference, score, low, high.
+
+    Numbers are NaN where a kernel has no row-sum preconditioner, and so no similarity.
+    """
+    rows = []
+    for one in found:
+        alike = (math.nan, math.nan, math.nan)
+        if one.similarity is not None:
+            alike = (one.similarity.score, *one.similarity.interval)
+        for measure, values in (("gap", (one.gap, *interval(one.gaps))), ("similarity", alike)):
+            numbers = dict(zip(("score", "low", "high"), values, strict=True))
+            rows.append({"measure": measure, "reference": one.kernel, **numbers})
+    return pd.DataFrame(rows)
+
+
+def contest(rows: Frame, *, most: bool) -> Frame:
+    """Rows of score, low and high, the best first; those that have no score left out.
+
+    A column ``apart`` tells of each whether its interval lies apart from the best one's.
+    """
+    order = rows.dropna(subset=["score"]).sort_values(
+        "score", ascending=not most, kind="stable", ignore_index=True
+    )
+    if not len(order):
+        return order.assign(apart=False)
+    best = order.iloc[0]
+    return order.assign(apart=(order.low > best.high) | (order.high < best.low))
+
+
+def passed(log: Frame, gap: float) -> tuple[int, int] | None:
+    """Between which steps of a training the gap to KRR first came down to ``gap``.
+
+    The log's last step before it (0 where there is none) and its first from then on; None where
+    the training never came so far.
+    """
+    order = log.sort_values("step")
+    there = order.step[order.gap_to_krr <= gap]
+    if not len(there):
+        return None
+    before = order.step[order.step < there.iloc[0]]
+    return int(before.max()) if len(before) else 0, int(there.iloc[0])
 
 
 def grid_rows(matches: Iterable[Match]) -> pd.DataFrame:

@@ -146,7 +146,8 @@ def _lines(title: str, x: Axis, y: Axis, styled: tuple[tuple[str, Style], ...]) 
         alt.Y(f"{y.column}:Q"),
         text="label:N",
     )
-    down = alt.ExprRef("6 + 14 * datum.row")
+    # Within the frame: below its upper edge, above its lower one.
+    down = alt.ExprRef("indexof(datum.label, '↓') < 0 ? 6 + 14 * datum.row : -17 - 14 * datum.row")
     return alt.layer(
         curves.mark_line(clip=True).encode(
             alt.StrokeDash("series:N", title=None, scale=scale("dash")),

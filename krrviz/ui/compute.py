@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Lock
 from typing import Any, TypeVar
@@ -15,6 +15,7 @@ from streamlit.delta_generator import DeltaGenerator
 from torch import Tensor
 
 from krrviz.anatomy import Anatomy, anatomy
+from krrviz.counterparts import counterpart_rows
 from krrviz.fan import Curve, Fan, curve, fan
 from krrviz.forward import Walk, walk
 from krrviz.guarantee import Guarantee, guarantee
@@ -24,8 +25,8 @@ from krrviz.settings import Settings, SettingsError
 from krrviz.surgery import Fault, errors
 from krrviz.tables import TableError
 from krrviz.trained.gpt import GPT
+from krrviz.trained.match import Alignment, Matched, Route, Systems, Variant, align, match, rivals
 from krrviz.trained.match import Fan as SolverFan
-from krrviz.trained.match import Matched, Systems, Variant, match
 from krrviz.trained.match import fan as fan_of
 from krrviz.trained.probe import Probed, fixed_task, probe
 from krrviz.trust import Check, trust
@@ -76,8 +77,11 @@ def computed(settings: Settings) -> tuple[Fan, list[Check]]:
 
 
 @contextmanager
-def _progress(cancel: Callable[[], None]) -> Iterator[Callable[[float], None]]:
-    """A bar with a way out, once a computation has taken a while; gone when it is done."""
+def _progress(cancel: Callable[[], None], name: str = "") -> Iterator[Callable[[float], None]]:
+    """A bar with a way out, once a computation has taken a while; gone when it is done.
+
+    ``name`` tells it from others of the same run.
+    """
     slot, started = st.empty(), time.monotonic()
     bar: list[DeltaGenerator] = []
 
@@ -87,8 +91,8 @@ def _progress(cancel: Callable[[], None]) -> Iterator[Callable[[float], None]]:
             bar[0].progress(done)
         elif time.monotonic() - started > PATIENCE:
             with slot.container(horizontal=True, vertical_alignment="center"):
-                bar.append(st.progress(done, "Computing"))
-                st.button("Cancel", on_click=cancel)
+                bar.append(st.progress(done, f"Computing {name}".rstrip()))
+                st.button("Cancel", key=f"cancel {name}", on_click=cancel)
 
     yield told
     slot.empty()
@@ -224,6 +228,36 @@ def solver_fans(card: Card, found: Probed, variants: tuple[Variant, ...], step_s
     key = f"fans {card['sha256']} {len(found.labels)} {variants} {step_size!r}"
     with st.spinner("Running the solvers", show_time=True):
         return _cached(key, Settings(), make)
+
+
+def aligned(
+    name: str, card: Card, found: Probed, readout: str, kernels: Sequence[str]
+) -> list[Alignment]:
+    """A trained model's layers beside kernel ridge regression under each kernel."""
+
+    def make() -> list[Alignment]:
+        done = []
+        for number, kernel in enumerate(kernels):
+            told(number / len(kernels))
+            done.append(align(found, readout, kernel))
+        return done
+
+    key = f"aligned {card['sha256']} {len(found.labels)} {readout} {' '.join(kernels)}"
+    with _progress(lambda: state.look(ablation="constructed"), name) as told:
+        return _cached(key, Settings(), make)
+
+
+def rivalled(name: str, card: Card, found: Probed, readout: str) -> dict[str, Route]:
+    """A trained model's similarity of errors with every solver on its certified step."""
+    key = f"rivals {card['sha256']} {len(found.labels)} {readout}"
+    with _progress(lambda: state.look(ablation="constructed"), name) as told:
+        return _cached(key, Settings(), lambda: rivals(found, readout, told))
+
+
+def rescored(settings: Settings) -> Frame:
+    """The hand-built stack's errors with each score; raises SettingsError and TableError."""
+    with st.spinner("Computing", show_time=True):
+        return _cached("scores", settings, lambda: pd.DataFrame(counterpart_rows(settings)))
 
 
 def studied(name: str, card: Card, make: Callable[[], Result]) -> Result:

@@ -230,7 +230,7 @@ class Panel {
     const pinned = this.cell || !this.pin ? "" : ", pinned (Escape lets go)";
     const list = element("dl", {}, ...views.flatMap((view) => [
       element("dt", { textContent: view.map.title }),
-      element("dd", { textContent: exact(view.value(i, j)) }),
+      element("dd", { textContent: view.word(i, j) || exact(view.value(i, j)) }),
     ]));
     const formulas = views.map((view) => view.formula(i, j)).filter(Boolean)
       .map((textContent) => element("p", { className: "formula", textContent }));
@@ -358,7 +358,7 @@ class View {
     this.shares = new Float32Array(size);
     for (let k = 0; k < size; k++) {
       this.shares[k] = this.share(this.cells[k], k % this.shape[1]);
-      if (Number.isNaN(this.shares[k])) odd++;
+      if (Number.isNaN(this.shares[k]) && !this.map.words[k]) odd++;
     }
     this.note.textContent = this.map.note
       + (odd ? ` ${odd} ${odd > 1 ? "values are" : "value is"} not finite${this.bars ? "" : ", painted yellow"}.` : "");
@@ -372,6 +372,11 @@ class View {
   value(i, j) {
     const [rows, cols] = this.shape;
     return this.cells[(rows === 1 ? 0 : i) * cols + j];
+  }
+
+  // What a cell says that has no number. Such a cell is not painted.
+  word(i, j) {
+    return Number.isFinite(this.value(i, j)) ? "" : this.map.words[i * this.shape[1] + j] ?? "";
   }
 
   // The formula with its numbers in it.
@@ -468,7 +473,7 @@ class View {
     const pixels = new Uint32Array(image.data.buffer);
     const [top, odd] = [this.table.length - 1, rgb("#e69f00")];
     for (let k = 0; k < pixels.length; k++)
-      pixels[k] = Number.isNaN(shares[k]) ? odd : this.table[Math.round(shares[k] * top)];
+      pixels[k] = Number.isNaN(shares[k]) ? (this.map.words[k] ? 0 : odd) : this.table[Math.round(shares[k] * top)];
     this.image = element("canvas", { width: size[1], height: size[0] });
     this.image.getContext("2d").putImageData(image, 0, 0);
   }
@@ -516,6 +521,11 @@ class View {
     for (let i = 0; i < rows; i++)
       for (let j = 0; j < cols; j++) {
         const value = this.value(i, j);
+        const word = this.word(i, j);
+        if (word) {
+          c.fillStyle = this.panel.theme.ink;
+          c.fillText(word, x + (j + 0.5) * across, y + (i + 0.5) * down, across - 4);
+        }
         if (!value) continue; // a weight that is not there needs no number
         const color = this.table[Math.round(this.share(value, j) * (this.table.length - 1))] ?? 0;
         const light = (color & 255) * 0.21 + ((color >> 8) & 255) * 0.72 + ((color >> 16) & 255) * 0.07;

@@ -56,6 +56,7 @@ class Map:
     limit : the value at the end of the colours, or of the bars; beyond it nothing changes. The
         largest magnitude by default
     limits : the same, for each column its own
+    words : by row, then column, what a cell says that has no number; "" for those that have one
     minus : the two maps that it is the difference of; the browser takes it itself
     formula : how a cell comes about, for all columns or for each; ``{name}`` stands for a term,
         ``{value}`` for the cell's own value, ``{d2}`` for the squared distance of its places
@@ -78,6 +79,7 @@ class Map:
     col_marks: Sequence[str] = ()
     limit: float | None = None
     limits: Sequence[float] = ()
+    words: Sequence[str] = ()
     minus: tuple[str, str] | None = None
     formula: str | Sequence[str] = ""
     row_terms: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -191,7 +193,7 @@ def _append(blob: bytearray, values: np.ndarray) -> tuple[int, list[int]]:
 def _described(shown: Map, lists: dict[tuple[Any, ...], int]) -> dict[str, Any]:
     """A map but for its numbers. Maps share most of their lists: each is sent once."""
     names = "name title kind note row_title col_title limit minus formula"
-    several = "rows cols row_names col_names row_marks col_marks limits"
+    several = "rows cols row_names col_names row_marks col_marks limits words"
     held = {name: tuple(getattr(shown, name)) for name in several.split()}
     return (
         {name: getattr(shown, name) for name in names.split()}

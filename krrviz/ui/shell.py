@@ -36,6 +36,7 @@ def _pages() -> list[StreamlitPage]:
         st.Page("pages/forward.py", title="Forward pass"),
         st.Page("pages/guarantee.py", title="Guarantee"),
         st.Page("pages/trained.py", title="Trained"),
+        st.Page("pages/ablations.py", title="Ablations"),
         st.Page("pages/workshop.py", title="Train your own"),
         st.Page(go_home, title="Fan", url_path="fan", visibility="hidden"),
     ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,35 +12,25 @@ import torch
 
 from krrviz import charts, findings, laws
 from krrviz.charts import LAYER, READ_STYLES, STYLES
-from krrviz.findings import CURVES, Frame
+from krrviz.findings import CURVES, READ_BY, Frame
 from krrviz.frames import REFERENCES, TITLES, fan_rows, step_rows, thinned, titled
 from krrviz.laws import Axis
-from krrviz.settings import CHECKPOINTS, Settings, SettingsError, View
+from krrviz.settings import CHECKPOINTS, Settings, SettingsError
 from krrviz.solvers import SOLVERS
 from krrviz.spectrum import POLICIES
-from krrviz.tables import assets
 from krrviz.trained.abroad import FURTHER, beyond, live
-from krrviz.trained.gpt import GPT, CheckpointError, load
+from krrviz.trained.gpt import GPT, CheckpointError
 from krrviz.trained.inside import Heads, heads, patch
 from krrviz.trained.match import METRICS, Match, Matched, Metric, Variant, variants
-from krrviz.trained.probe import READOUTS, SEED, TARGETS, Probed, ProbeError, fixed_task
+from krrviz.trained.probe import SEED, TARGETS, Probed, ProbeError, fixed_task
 from krrviz.trained.prompts import draw
 from krrviz.ui import state
+from krrviz.ui.checkpoints import chosen, named, told
 from krrviz.ui.compute import computed, matched, probed, solver_fans, studied
+from krrviz.ui.controls import control, prompts_asked
 from krrviz.ui.figures import figures
 from krrviz.ui.heatmaps import Map, heatmaps
 
-MODELS = {
-    "main-0": "Main: softmax, Gaussian kernel",
-    "main-1": "Main, second seed",
-    "main-2": "Main, third seed",
-    "linear-0": "Linear attention",
-    "laplacian-0": "Trained on the Laplacian kernel",
-    "matern-0": "Trained on the Matérn 3/2 kernel",
-    "full-0": "Full prompt: pairs see one another",
-    "deep-0": "Deeper and narrower: 12 layers",
-    "own": "Your own",
-}
 NEAR = (0.02, 2.0)  # layers come no nearer than this
 WORDS = {
     "one_over_l": "1/L",
@@ -64,9 +53,9 @@ DIRECTIONS = {
 def show(settings: Settings) -> None:
     """Draw the page: a model, a topic, and what it shows; what cannot be done is told there."""
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        _view("model", "selectbox", _models(), lambda name: _titled(name), 330)
-        _view("asked", "select_slider", _sizes(), str, 200, "Prompts asked")
-    _view("study", "segmented", [*TOPICS], lambda topic: TOPICS[topic][0])
+        control("model", "selectbox", _models(), named, 330)
+        prompts_asked()
+    control("study", "segmented", [*TOPICS], lambda topic: TOPICS[topic][0])
     try:
         model, card = chosen(state.view().model)
         st.caption(told(card))
@@ -78,105 +67,6 @@ def show(settings: Settings) -> None:
 
 def _models() -> list[str]:
     return [*CHECKPOINTS, *(["own"] if "own" in st.session_state else [])]
-
-
-def _sizes() -> list[int]:
-    return sorted({64, 128, 256, 512, state.view().asked})
-
-
-def path(name: str) -> Path:
-    """Where a shipped checkpoint lies, or would."""
-    return assets() / "checkpoints" / name
-
-
-def missing(name: str) -> bool:
-    """Whether a checkpoint is not there."""
-    return name != "own" and not path(name).with_name(f"{name}.safetensors").exists()
-
-
-def _titled(name: str) -> str:
-    return MODELS[name] + (" (missing)" if missing(name) else "")
-
-
-def chosen(name: str) -> tuple[GPT, dict[str, Any]]:
-    """A checkpoint's model and card.
-
-    Raises
-    ------
-    CheckpointError
-        It is missing or cannot be used.
-    """
-    if name == "own":
-        if "own" not in st.session_state:
-            raise CheckpointError("own: nothing was trained or loaded in this session")
-        return st.session_state["own"]
-    if missing(name):
-        raise CheckpointError(f"{name}: this checkpoint is not shipped yet; choose another")
-    return _loaded(name, path(name).with_name(f"{name}.safetensors").stat().st_mtime)
-
-
-@st.cache_resource(max_entries=16, show_spinner=False)
-def _loaded(name: str, _stamp: float) -> tuple[GPT, dict[str, Any]]:
-    return load(path(name))
-
-
-def told(card: dict[str, Any]) -> str:
-    """A card in a line."""
-    shape, recipe = card["shape"], card.get("recipe", {})
-    task, figures = recipe.get("task", {}), card.get("figures", {})
-    said = [
-        f"{shape['layers']} layers, width {shape['width']}, {shape['heads']} heads, "
-        f"{shape['attention']} attention, {shape['layout']} tokens"
-    ]
-    if task:
-        said.append(
-            f"trained {card['steps']:,} steps on prompts of the {task['kernel']} kernel, up to "
-            f"{task['n']} points, d = {task['d']}, σ = {_range(task['bandwidth'])}, λ = "
-            f"{_range(task['ridge'])}, seed {recipe['seed']}"
-        )
-    if "gap_to_krr" in figures:
-        said.append(
-            f"relative gap to exact KRR {figures['gap_to_krr']:.3f}, error to the noiseless "
-            f"function {1 + figures['excess_error']:.3f} times KRR's at n ≥ N/2"
-        )
-    return "; ".join(said) + f". Weights {card['sha256'][:12]}."
-
-
-def _range(edges: list[float]) -> str:
-    low, high = edges
-    return f"{low:g}" if low == high else f"{low:g} to {high:g}"
-
-
-def _view(
-    field: str,
-    kind: str,
-    options: list[Any],
-    words: Callable[[Any], str],
-    width: int | None = None,
-    label: str | None = None,
-) -> None:
-    """A control of one field of the view."""
-    st.session_state[f"{field} look"] = getattr(state.view(), field)
-    about = View.table()[field]
-
-    def changed() -> None:
-        value = st.session_state[f"{field} look"]
-        state.look(**{field: getattr(state.view(), field) if value is None else value})
-
-    common: dict[str, Any] = {
-        "key": f"{field} look", "on_change": changed, "format_func": words, "help": about.help
-    }  # fmt: skip
-    if kind == "selectbox":
-        st.selectbox(label or about.label, options, width=width or "stretch", **common)
-    elif kind == "select_slider":
-        st.select_slider(label or about.label, options, width=width or "stretch", **common)
-    else:
-        st.segmented_control(
-            label or about.label,
-            options,
-            label_visibility="collapsed" if label is None else "visible",
-            **common,
-        )
 
 
 def _variant(method: str, policy: str, ridge_scale: str) -> Variant:
@@ -261,19 +151,10 @@ def _match(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
     found = probed(model, card, state.view().asked)
     result = matched(card, found, _step_size(settings))
     with st.container(horizontal=True):
-        _view("metric", "segmented", [*METRICS], lambda name: METRICS[name].title, label="Metric")
-        _view(
-            "readout",
-            "segmented",
-            [*READOUTS, "untrained krr"],
-            lambda name: CURVES[name],
-            label="Readout",
-        )
+        control("metric", "segmented", [*METRICS], lambda name: METRICS[name].title, label="Metric")
+        control("readout", "segmented", [*READ_BY], lambda name: CURVES[name], label="Readout")
     view, metric = state.view(), METRICS[state.view().metric]
-    read_by = READOUTS.get(
-        view.readout, "a probe fitted to exact KRR, on random weights: a control"
-    )
-    st.caption(f"{metric.title}: {metric.told}. Read by {read_by}.")
+    st.caption(f"{metric.title}: {metric.told}. Read by {READ_BY[view.readout]}.")
     mine = [
         m for m in result.matches
         if m.readout == view.readout and m.variant.ridge_scale == settings.ridge_scale
@@ -491,7 +372,7 @@ def _heads(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
     )
     layers = model.shape.layers
     state.nearest("layer", layers + 1, "the model", "layers")
-    _view("layer", "segmented", list(range(1, layers + 1)), lambda k: f"layer {k}", label="Layer")
+    control("layer", "segmented", list(range(1, layers + 1)), lambda k: f"layer {k}", label="Layer")
     layer = state.view().layer
     st.write(
         "What each head gives to the labelled points, x and y token added up and rows divided by "

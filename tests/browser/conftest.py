@@ -105,8 +105,11 @@ def browser(chromium: str) -> Iterator[Browser]:
 
 
 @contextlib.contextmanager
-def server() -> Iterator[str]:
-    """A fresh server's address; it is stopped afterwards, and must not have left the machine."""
+def server(root: Path = ROOT) -> Iterator[str]:
+    """A fresh server's address; it is stopped afterwards, and must not have left the machine.
+
+    ``root`` holds the app: this tree, or a copy of it.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -119,7 +122,7 @@ def server() -> Iterator[str]:
             return log.read()
 
         process = subprocess.Popen(
-            command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            command, cwd=root, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log
         )
         try:
             url = f"http://localhost:{port}"
@@ -149,10 +152,10 @@ def healthy(url: str) -> bool:
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[[], str]]:
-    """Call it for the address of a server that nobody has opened yet."""
+def serve() -> Iterator[Callable[..., str]]:
+    """Call it for the address of a server that nobody has opened yet, of this tree or a copy."""
     with contextlib.ExitStack() as servers:
-        yield lambda: servers.enter_context(server())
+        yield lambda root=ROOT: servers.enter_context(server(root))
 
 
 @pytest.fixture(scope="module")
