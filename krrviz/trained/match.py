@@ -23,6 +23,7 @@ Steps = Float[Tensor, "times batch N"]
 STEPS = 128  # searched for the step that a layer is most like; fewer saturate
 RATES = [quarters / 4 for quarters in range(1, 65)]  # steps a layer, where the rate is fixed
 FLOOR = 1e-3  # of an error's logarithm: a method that is exact at n = 1 is not far from all others
+GROUPED = 2**15  # numbers that a step moves at once: fewer calls, and threads have no part in it
 RESAMPLES = 200  # of the prompts, for 95 % intervals
 FANS_ALONE = ("untrained labels", "shuffled krr")  # controls that are not matched
 RIDGE_SCALES = ("absolute", "per_sample")
@@ -151,11 +152,12 @@ def pooled(
 class Systems:
     """Prompts cut to some lengths n, under a ridge convention, ready for every solver.
 
-    n_max : what certified steps are for; step_size : the manual policy's
+    groups : problems of some lengths each, that are run as one batch; modes : of each group by
+    operator; n_max : what certified steps are for; step_size : the manual policy's
     """
 
-    problems: dict[int, Problem]
-    modes: dict[tuple[int, str], Modes]
+    groups: list[list[Problem]]
+    modes: list[dict[str, Modes]]
     n_max: int
     step_size: float
 
@@ -168,25 +170,33 @@ class Systems:
         step_size: float = 1.0,
         kernel: str | None = None,
     ) -> Systems:
-        problems = {n: prompts.problem(n, kernel, ridge_scale) for n in lengths}
+        problems = [prompts.problem(n, kernel, ridge_scale) for n in lengths]
+        size = max(1, GROUPED // prompts.X[..., 0].numel())
+        groups = [problems[at : at + size] for at in range(0, len(problems), size)]
         operators: set[Operator] = {entry.operator for entry in SOLVERS.values()}
-        held = {(n, way): modes(problems[n], way) for n in problems for way in operators}
-        return cls(problems, held, prompts.task.n, step_size)
+        held = [{way: modes(group, way) for way in operators} for group in groups]
+        return cls(groups, held, prompts.task.n, step_size)
 
     def answers(self, variant: Variant) -> Float[Tensor, "times batch lengths"]:
         """f_t at the query after the first n points."""
-        runs = [record("", run, held, STEPS).predictions for run, held in self._ready(variant)]
-        return torch.cat(runs, -1)
+        parts = []
+        for group, run, held in self._ready(variant):
+            found = record("", run, held, STEPS).predictions[..., 0]
+            parts.append(found.unflatten(1, (len(group), -1)).transpose(1, 2))
+        return torch.cat(parts, -1)
 
     def operators(self, variant: Variant) -> Float[Tensor, "times batch entries"]:
         """∂f_t/∂y₁…ₙ at each length, one after the other."""
-        maps = [linear_map(held, variant.method, run, STEPS) for run, held in self._ready(variant)]
-        return torch.cat(maps, -1)
+        parts = []
+        for group, run, held in self._ready(variant):
+            maps = linear_map(held, variant.method, run, STEPS).unflatten(1, (len(group), -1))
+            parts += [maps[:, at, :, : problem.n_max] for at, problem in enumerate(group)]
+        return torch.cat(parts, -1)
 
-    def _ready(self, variant: Variant) -> Iterator[tuple[Solver, Modes]]:
-        for n, problem in self.problems.items():
-            run = solver(problem, variant.method, variant.policy, self.step_size, self.n_max)
-            yield run, self.modes[n, SOLVERS[variant.method].operator]
+    def _ready(self, variant: Variant) -> Iterator[tuple[list[Problem], Solver, Modes]]:
+        for group, held in zip(self.groups, self.modes, strict=True):
+            run = solver(group, variant.method, variant.policy, self.step_size, self.n_max)
+            yield group, run, held[SOLVERS[variant.method].operator]
 
 
 def fan(systems: Systems, variant: Variant, probed: Probed) -> Fan:

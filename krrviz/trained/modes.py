@@ -14,7 +14,7 @@ not n².
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -22,20 +22,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.nn.functional import pad
 
 from krrviz.problem import Problem
 from krrviz.solvers import SOLVERS, tuned
-from krrviz.spectrum import Operator
+from krrviz.spectrum import Interval, Operator
 from krrviz.trajectory import Solver, Step, record
-
-COPIED = ("X", "x_query", "count", "bandwidth", "ridge", "ridge_scale")  # of a problem
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Modes(Problem):
     """A problem whose y is ŷ; ``values`` x, ``query`` k̂, ``basis`` W, ``lifted`` WPy.
 
-    One query a prompt, and no unused slots.
+    One query a prompt; on unused slots all but x is 0, so that every state stays 0 there.
     """
 
     values: Float[Tensor, "batch N"]
@@ -54,33 +53,53 @@ class Modes(Problem):
         return (self.query * alpha).sum(-1, keepdim=True)
 
 
-def modes(problem: Problem, operator: Operator) -> Modes:
-    """``problem`` in its eigenbasis."""
-    P = problem.degree if operator == "preconditioned" else torch.ones_like(problem.y)
-    root = P.sqrt()
-    values, vectors = torch.linalg.eigh(problem.A / root[..., :, None] / root[..., None, :])
-    basis = vectors.mT / root[..., None, :]
-    query, y, lifted = (
-        (basis @ v[..., None])[..., 0]
-        for v in (problem.k_query[..., 0, :], problem.y, P * problem.y)
-    )
+def modes(problems: Sequence[Problem], operator: Operator) -> Modes:
+    """Problems of full prompts, of one length each, in their eigenbases: one batch of them all."""
+    longest = max(problem.n_max for problem in problems)
+    parts: list[dict[str, Tensor]] = []
+    for problem in problems:
+        P = problem.degree if operator == "preconditioned" else torch.ones_like(problem.y)
+        root = P.sqrt()
+        values, vectors = torch.linalg.eigh(problem.A / root[..., :, None] / root[..., None, :])
+        basis = vectors.mT / root[..., None, :]
+        query, y, lifted = (
+            (basis @ v[..., None])[..., 0]
+            for v in (problem.k_query[..., 0, :], problem.y, P * problem.y)
+        )
+        room = (0, longest - problem.n_max)
+        parts.append(
+            {
+                "X": pad(problem.X, (0, 0, *room)),
+                "x_query": problem.x_query,
+                "count": problem.count,
+                "values": pad(values, room, value=1.0),
+                "basis": pad(basis, (*room, *room)),
+                **{n: pad(v, room) for n, v in (("query", query), ("y", y), ("lifted", lifted))},
+            }
+        )
+    one = problems[0]
     return Modes(
-        **{name: getattr(problem, name) for name in COPIED},
-        y=y,
-        values=values,
-        query=query,
-        basis=basis,
-        lifted=lifted,
+        **{name: torch.cat([part[name] for part in parts]) for name in parts[0]},
+        bandwidth=one.bandwidth,
+        ridge=one.ridge,
+        ridge_scale=one.ridge_scale,
     )
 
 
-def solver(problem: Problem, method: str, policy: str, step_size: float, n_max: int) -> Solver:
-    """A method with what a policy gives it on ``problem``, to be run on its modes."""
-    interval, step = tuned(problem, method, policy, step_size, n_max)
+def solver(
+    problems: Sequence[Problem], method: str, policy: str, step_size: float, n_max: int
+) -> Solver:
+    """A method with what a policy gives it on each of ``problems``, to be run on their modes."""
+    lows, highs, steps = [], [], []
+    for problem in problems:
+        interval, step = tuned(problem, method, policy, step_size, n_max)
+        for kept, value in ((lows, interval.low), (highs, interval.high), (steps, step)):
+            kept.append(value.expand(len(problem.y), 1))
+    step = torch.cat(steps)
     if method == "function_space_richardson":
-        far = problem.k_query.sum(-1) + problem.r
+        far = torch.cat([problem.k_query.sum(-1) + problem.r for problem in problems])
         return partial(_function_space, step=step, far=far)
-    return SOLVERS[method].bind(interval, step)
+    return SOLVERS[method].bind(Interval(torch.cat(lows), torch.cat(highs)), step)
 
 
 def _function_space(problem: Problem, step: Tensor, far: Tensor) -> Iterator[Step]:
@@ -109,7 +128,8 @@ def linear_map(
         return torch.einsum("tbi,bij->tbj", rows, weight)
 
     if method == "function_space_richardson":
-        P = 1 / problem.basis.square().sum(-2)  # WᵀW = P⁻¹
+        inverse = problem.basis.square().sum(-2)  # WᵀW = P⁻¹
+        P = torch.where(problem.used, 1 / inverse, 0)
         through = onto_labels(ran(y=none, lifted=one), problem.basis * P[..., None, :])
         return through + onto_labels(ran(y=one, lifted=none), problem.basis)
     if SOLVERS[method].takes is not None:

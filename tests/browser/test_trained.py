@@ -33,7 +33,7 @@ def rows(page: Page, name: str) -> list[dict[str, Any]]:
 
 
 def topic(page: Page, settled: Settled, name: str) -> None:
-    page.get_by_role("radio", name=name).press("Space")
+    page.get_by_role("radio", name=name, exact=True).press("Space")
     page.wait_for_function("() => !document.querySelector('[data-testid=stSpinner]')")
     settled(page)
 

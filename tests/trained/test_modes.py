@@ -36,8 +36,8 @@ def relabelled(given: Problem, y: Tensor) -> Problem:
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_a_method_takes_the_same_steps_on_modes_and_on_matrices(case, kernel: str) -> None:
     whole = problem(case.ridge_scale, kernel)
-    run = solver(whole, case.method, case.policy, STEP_SIZE, 2 * N)
-    held = modes(whole, SOLVERS[case.method].operator)
+    run = solver([whole], case.method, case.policy, STEP_SIZE, 2 * N)
+    held = modes([whole], SOLVERS[case.method].operator)
     steps = 6 if "conjugate" in case.method else 128
     found = record("", run, held, steps).predictions
     expected = solve(whole, case.method, steps, case.policy, STEP_SIZE, 2 * N).predictions
@@ -54,9 +54,9 @@ def test_a_method_takes_the_same_steps_on_modes_and_on_matrices(case, kernel: st
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_the_linear_map_is_the_derivative_of_every_step(case) -> None:
     whole = problem(case.ridge_scale)
-    run = solver(whole, case.method, case.policy, STEP_SIZE, 2 * N)
+    run = solver([whole], case.method, case.policy, STEP_SIZE, 2 * N)
     steps = 4 if "conjugate" in case.method else STEPS
-    found = linear_map(modes(whole, SOLVERS[case.method].operator), case.method, run, steps)
+    found = linear_map(modes([whole], SOLVERS[case.method].operator), case.method, run, steps)
 
     matrices = SOLVERS[case.method].bind(*tuned(whole, case.method, case.policy, STEP_SIZE, 2 * N))
 
@@ -94,8 +94,8 @@ def test_the_linear_map_is_the_derivative_of_every_step(case) -> None:
 @pytest.mark.parametrize("method", ["conjugate_gradient", "preconditioned_conjugate_gradient"])
 def test_the_map_of_conjugate_gradients_ends_as_the_exact_answers(method: str) -> None:
     whole = problem()
-    run = solver(whole, method, "certified", STEP_SIZE, N)
-    found = linear_map(modes(whole, SOLVERS[method].operator), method, run, 128)
+    run = solver([whole], method, "certified", STEP_SIZE, N)
+    found = linear_map(modes([whole], SOLVERS[method].operator), method, run, 128)
     expected = np.linalg.solve(whole.A.numpy(), whole.k_query.numpy()[:, 0, :, None])[..., 0]
     for t in (2 * N, 128):
         np.testing.assert_allclose(found[t].numpy(), expected, atol=1e-9)
@@ -103,9 +103,9 @@ def test_the_map_of_conjugate_gradients_ends_as_the_exact_answers(method: str) -
 
 def test_a_prompt_of_one_point_has_one_mode() -> None:
     whole = problem(n=1)
-    held = modes(whole, "preconditioned")  # D = K = 1, so x = 1 + λ
+    held = modes([whole], "preconditioned")  # D = K = 1, so x = 1 + λ
     assert held.values.flatten().tolist() == pytest.approx([1.2] * 3, rel=1e-14)
-    run = solver(whole, "preconditioned_richardson", "manual", 1 / 1.2, N)
+    run = solver([whole], "preconditioned_richardson", "manual", 1 / 1.2, N)
     exact = whole.k_query[:, 0] * whole.y / 1.2
     torch.testing.assert_close(record("", run, held, 1).predictions[1], exact)
 
@@ -113,7 +113,7 @@ def test_a_prompt_of_one_point_has_one_mode() -> None:
 def test_a_step_that_is_too_long_grows_as_its_largest_mode_says() -> None:
     whole = problem()
     found = record(
-        "", solver(whole, "gradient_descent", "manual", 1.0, N), modes(whole, "plain"), 128
+        "", solver([whole], "gradient_descent", "manual", 1.0, N), modes([whole], "plain"), 128
     )
     largest = np.linalg.eigvalsh(whole.A.numpy()).max(-1)
     grown = (found.states[-1] / found.states[-2]).abs().amax(-1)
