@@ -11,6 +11,7 @@ import pandas as pd
 from torch import Tensor
 
 from krrviz.frames import TITLES
+from krrviz.spectrum import POLICIES
 from krrviz.trained.match import (
     METRICS,
     Alignment,
@@ -37,6 +38,7 @@ CURVES = {
 }
 
 # How what is matched with solvers is read, in a sentence.
+POLICY_WORDS = {policy: "1/L" if policy == "one_over_l" else policy for policy in POLICIES}
 READ_BY = {
     **READOUTS,
     "untrained krr": "a probe fitted to exact KRR, on random weights: a control",
@@ -130,6 +132,36 @@ def ranked(rows: Frame, metric: str, policy: str) -> Frame:
     return kept.drop(columns="other").sort_values(
         "score", ascending=not METRICS[metric].most, ignore_index=True
     )
+
+
+def winners(ranking: Frame) -> str:
+    """A table in Markdown: by metric and path the best method and the next under each policy.
+
+    “>” where their intervals lie apart, “≈” where they meet. ``ranking`` is of one readout and one
+    ridge convention.
+    """
+    ranking = ranking.assign(title=ranking.method.map(TITLES))
+    lines = [
+        "| | " + " | ".join(POLICY_WORDS[policy] for policy in POLICIES) + " |",
+        "|---" * (1 + len(POLICIES)) + "|",
+    ]
+    for key, metric in METRICS.items():
+        for way, name in (("free", "best steps"), ("fixed", "fixed rate")):
+            rows = ranking[(ranking.metric == key) & (ranking.path == way)]
+            if rows.empty:
+                continue
+            cells = []
+            for policy in POLICIES:
+                one, two = ranked(rows, key, policy).iloc[0], ranked(rows, key, policy).iloc[1]
+                sign = ">" if apart(one, two) else "≈"
+                cells.append(f"**{one.title}** {one.score:.3f} {sign} {two.title} {two.score:.3f}")
+            lines.append(f"| {metric.title}, {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def apart(one: Any, two: Any) -> bool:
+    """Whether two rows of a ranking have intervals that do not meet."""
+    return one.low > two.high or one.high < two.low
 
 
 def route_rows(routes: Mapping[str, Route]) -> Frame:

@@ -5,6 +5,7 @@ the other in a folder of their own, where `assets` is the project's; the lines t
 or start something (see NOT_RUN) do not. A line of any other kind is an error.
 """
 
+import json
 import os
 import re
 import subprocess
@@ -74,3 +75,13 @@ def test_shell_block(block: str, tmp_path: Path) -> None:
     unknown = [c for c in commands(block) if c not in ours and not NOT_RUN.match(f"{c} ")]
     assert not unknown
     call(["sh", "-ec", "\n".join(ours)], tmp_path)
+
+
+def test_the_table_of_findings_is_the_one_computed_from_the_shipped_weights() -> None:
+    results = (ROOT / "benchmarks" / "results" / "probe.txt").read_text("utf-8")
+    card = json.loads((ROOT / "assets" / "checkpoints" / "main-0.json").read_text("utf-8"))
+    assert card["sha256"] in results, "python benchmarks/probe.py > benchmarks/results/probe.txt"
+    rows = re.findall(r"^\| .*best steps \|.*$", TEXT, re.MULTILINE)
+    assert len(rows) == 4
+    computed = results[results.index("a probe fitted to exact KRR") :]
+    assert all(row in computed for row in rows)

@@ -17,7 +17,6 @@ from krrviz.frames import REFERENCES, TITLES, fan_rows, step_rows, thinned, titl
 from krrviz.laws import Axis
 from krrviz.settings import CHECKPOINTS, Settings, SettingsError
 from krrviz.solvers import SOLVERS
-from krrviz.spectrum import POLICIES
 from krrviz.trained.abroad import FURTHER, beyond, live
 from krrviz.trained.gpt import GPT, CheckpointError
 from krrviz.trained.inside import Heads, heads, patch
@@ -206,7 +205,7 @@ def _match(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
         led=True,
     )
     st.markdown("**Who wins under which step policy and metric**, with the runner-up")
-    st.markdown(_winners(ranking))
+    st.markdown(findings.winners(ranking))
     st.caption(
         "Scores are means over layers 1 to L, intervals a bootstrap over prompts with the best "
         "steps chosen anew. “≈” stands where the two intervals overlap: no winner then. Operator "
@@ -219,7 +218,7 @@ def _match(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
 def _contest(rows: Frame) -> str:
     """Whether the first of a ranking is apart from the second."""
     one, two = rows.iloc[0], rows.iloc[1]
-    apart = _apart(one, two)
+    apart = findings.apart(one, two)
     return (
         f"{one.score:.4f} [{one.low:.4f}, {one.high:.4f}] against {two.title}'s {two.score:.4f} "
         f"[{two.low:.4f}, {two.high:.4f}]: the intervals {'lie apart' if apart else 'overlap'}."
@@ -258,31 +257,6 @@ def _grid(m: Match, metric: Metric, span: tuple[float, float]) -> charts.Figure:
         rows, path, title=TITLES[m.variant.method], metric=metric.title, most=metric.most,
         domain=span,
     )  # fmt: skip
-
-
-def _winners(ranking: Frame) -> str:
-    """Per metric and path a row, per policy a column: the best method and the next."""
-    lines = [
-        "| | " + " | ".join(WORDS[policy] for policy in POLICIES) + " |",
-        "|---" * (1 + len(POLICIES)) + "|",
-    ]
-    for key, metric in METRICS.items():
-        for way, name in (("free", "best steps"), ("fixed", "fixed rate")):
-            if ranking[ranking.metric == key].empty:
-                continue
-            cells = []
-            for policy in POLICIES:
-                order = findings.ranked(ranking[ranking.path == way], key, policy)
-                one, two = order.iloc[0], order.iloc[1]
-                sign = ">" if _apart(one, two) else "≈"
-                cells.append(f"**{one.title}** {one.score:.3f} {sign} {two.title} {two.score:.3f}")
-            lines.append(f"| {metric.title}, {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def _apart(one: Any, two: Any) -> bool:
-    """Whether two rows of a ranking have intervals that do not meet."""
-    return one.low > two.high or one.high < two.low
 
 
 # -- operator, additivity, probes ---------------------------------------------------------------

@@ -11,6 +11,7 @@ PICTURES = {
     "attention-light": ("light", "/attention?pin=40"),
     "forward-light": ("light", "/forward?block=16"),
     "guarantee-light": ("light", "/guarantee?data=gp&topic=depth"),
+    "trained-light": ("light", "/trained?study=match&readout=krr"),
 }
 
 
