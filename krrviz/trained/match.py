@@ -327,7 +327,9 @@ def match(
                 for metric, values in grids.items():
                     grid = _sound(values, metric)
                     free, fixed, rate = routes(grid, METRICS[metric].most)
-                    matches.append(Match(readout, metric, variant, grid[0], free, fixed, rate))
+                    # A copy: a view would hold the grids of all resamples, 1.3 GB in all.
+                    kept = grid[0].clone()
+                    matches.append(Match(readout, metric, variant, kept, free, fixed, rate))
     return Matched(matches, fans, _defects(probed, step_size))
 
 

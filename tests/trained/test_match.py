@@ -219,6 +219,7 @@ def test_every_readout_meets_every_variant_by_every_metric_once(every) -> None:
     assert sorted(map(str, met)) == sorted(map(str, product(chosen, ALL, METRICS)))
     for m in matches:
         assert m.grid.shape == (4, SHORT + 1)
+        assert m.grid.untyped_storage().nbytes() == 8 * m.grid.numel()  # no resample is held
         assert not m.grid.isnan().any()
         assert not torch.cat([m.free.scores, m.fixed.scores]).isnan().any()
 
