@@ -57,7 +57,7 @@ def show(settings: Settings) -> None:
         labels = [Settings.table()[name].label for name in error.fields if name in Settings.table()]
         remedy = f" Change {' or '.join(labels)} in the sidebar." if labels else ""
         st.error(f"{error}.{remedy}", icon=":material/error:")
-    except TableError as error:
+    except (TableError, ProbeError) as error:
         st.error(f"{error}.", icon=":material/error:")
     state.completed()
 

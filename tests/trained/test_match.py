@@ -390,6 +390,8 @@ def test_prompts_of_several_ridges_and_row_sums_below_zero_are_refused() -> None
         match(replace(probed, prompts=several))
     with pytest.raises(ProbeError, match="linear kernel"):
         match(replace(probed, prompts=drawn(2, kernel="linear")))
+    with pytest.raises(ProbeError, match="linear kernel"):
+        Systems.of(drawn(2), range(1, N + 1), kernel="linear")
 
 
 def test_laplacian_answers_align_with_the_laplacian_kernel_alone() -> None:
