@@ -188,14 +188,7 @@ def probe(model: GPT, task: Task, prompts: int, seed: int = 0) -> Probed:
         Prompts of fewer than 2 points, or too few prompts for the probes; the message says how
         many are needed.
     """
-    if task.n < 2:
-        raise ProbeError(f"prompts of n={task.n} hold too few points: 2 are needed")
-    least = math.ceil(LEAST * (model.shape.width + 1) / task.n)
-    if prompts < least:
-        raise ProbeError(
-            f"prompts={prompts} of {task.n} points are too few: probes of width "
-            f"{model.shape.width} need at least {least}"
-        )
+    enough(model.shape, task, prompts)
     generator = torch.Generator().manual_seed(SEED + seed)
     asked, fit = draw(task, prompts, generator), draw(task, prompts, generator)
     layout = model.shape.layout
@@ -235,17 +228,28 @@ def probe(model: GPT, task: Task, prompts: int, seed: int = 0) -> Probed:
     )
 
 
+def enough(shape: Shape, task: Task, prompts: int) -> None:
+    """Raises ProbeError as :func:`probe`."""
+    if task.n < 2:
+        raise ProbeError(f"prompts of n={task.n} hold too few points: 2 are needed")
+    least = math.ceil(LEAST * (shape.width + 1) / task.n)
+    if prompts < least:
+        raise ProbeError(
+            f"prompts={prompts} of {task.n} points are too few: probes of width {shape.width} need "
+            f"at least {least}"
+        )
+
+
 def untrained(shape: Shape, seed: int = 0) -> GPT:
     """A network that has learnt nothing: its weights are N(0, 1/fan-in).
 
     Training's own start is so near 0 that every block does next to nothing.
     """
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        model = GPT(shape)
-        for weight in model.parameters():
-            if weight.ndim > 1:
-                torch.nn.init.normal_(weight, std=weight.shape[-1] ** -0.5)
+    # A generator of its own: PyTorch's is one for all threads, and pages are drawn by many.
+    model, generator = GPT(shape), torch.Generator().manual_seed(seed)
+    for weight in model.parameters():
+        if weight.ndim > 1:
+            torch.nn.init.normal_(weight, std=weight.shape[-1] ** -0.5, generator=generator)
     return model.eval()
 
 

@@ -371,7 +371,7 @@ def _heads(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
         lambda: heads(model, draw(task, 16, torch.Generator().manual_seed(SEED + 2**27))),
     )
     layers = model.shape.layers
-    state.nearest("layer", layers + 1, "the model", "layers")
+    state.nearest("layer", layers, "the model", "layers", first=1)
     control("layer", "segmented", list(range(1, layers + 1)), lambda k: f"layer {k}", label="Layer")
     layer = state.view().layer
     st.write(
@@ -454,25 +454,28 @@ def _controls(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
         key="controls",
         each=LAYER,
     )
-    figures(
-        {
-            "patch_correlation": laws.lines(
-                patched,
-                Axis("layer", "layer ℓ", log=False),
-                Axis("correlation", "correlation with Δα·k(x_*, x_j)", log=False),
-                title="Moving α: does the change of the answers look like the kernel?",
-            ),
-            "patch_slope": laws.lines(
-                patched,
-                Axis("layer", "layer ℓ", log=False),
-                Axis("slope", "slope on Δα·k(x_*, x_j)", log=False),
-                title="Moving α: how much of it arrives (1 were all of it)",
-            ),
-        },
-        steps=0,
-        key="patch",
-        led=True,
-    )
+    if moved:
+        figures(
+            {
+                "patch_correlation": laws.lines(
+                    patched,
+                    Axis("layer", "layer ℓ", log=False),
+                    Axis("correlation", "correlation with Δα·k(x_*, x_j)", log=False),
+                    title="Moving α: does the change of the answers look like the kernel?",
+                ),
+                "patch_slope": laws.lines(
+                    patched,
+                    Axis("layer", "layer ℓ", log=False),
+                    Axis("slope", "slope on Δα·k(x_*, x_j)", log=False),
+                    title="Moving α: how much of it arrives (1 were all of it)",
+                ),
+            },
+            steps=0,
+            key="patch",
+            led=True,
+        )
+    else:
+        st.info("In a model of one layer no layer comes after α was moved: nothing could follow.")
     real, control = (
         float(found.explained["krr"].max()), float(found.untrained["krr"].max())
     )  # fmt: skip
