@@ -66,3 +66,11 @@ def test_a_layer_beyond_the_last_is_told_with_the_true_number() -> None:
     assert not test.exception
     wanted = "layer=128: the model has 1 layers; 1 is the last and is shown."
     assert [warning.value for warning in test.warning] == [wanted]
+
+
+def test_the_same_weights_with_another_task_or_attention_are_another_model() -> None:
+    model, card = own("gaussian", "pairs")
+    first = shown((model, card), study="controls").caption[-1].value
+    other = json.loads(json.dumps(card))
+    other["recipe"]["task"]["ridge"] = [5.0, 5.0]
+    assert shown((model, other), study="controls").caption[-1].value != first

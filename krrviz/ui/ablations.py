@@ -334,7 +334,7 @@ def _ended(name: str, rows: Frame) -> str:
     told = f"{KINDS[name]} ({name}): gap {end.gap_to_krr:.3f} after {end.step:,.0f} steps"
     try:
         planned = chosen(name)[1]["recipe"]["steps"]
-    except (CheckpointError, KeyError, TypeError):
+    except CheckpointError:
         return f"{told}."
     rate = "its learning rate had come down to 0" if end.step >= planned else "not yet at its end"
     return f"{told} of {planned:,} planned: {rate}."
@@ -383,7 +383,7 @@ def _models(
         rows.append(
             {
                 **row,
-                "trained": f"{card.get('steps', '?'):,} steps",
+                "trained": f"{card['steps']:,} steps",
                 "gap, all n": f"{float(off.norm() / found.krr.norm()):.3f}",
                 "gap, n = N": f"{float(off[:, -1].norm() / found.krr[:, -1].norm()):.3f}",
                 "most alike": f"{one.title} {one.score:.3f} {'>' if two.apart else '≈'} "
