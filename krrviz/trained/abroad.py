@@ -30,8 +30,8 @@ class Beyond:
     """Error to exact KRR by context length, up to ``FURTHER`` times that of training.
 
     trained : the last layer; preconditioned : Richardson with the one step that is certified for
-    training's N; descent : gradient descent with the largest step 2/(μ + L) that suits every prompt
-        of training's N
+    training's N; descent : gradient descent with the least of the prompts' own best steps 2/(μ + L)
+        at training's N
     """
 
     lengths: tuple[int, ...]
@@ -150,6 +150,8 @@ def _outside(
         ridge = "nλ" if settings.ridge_scale == "per_sample" else "λ"
         told = f"λ = {low:g}" if low == high else f"λ from {low:g} to {high:g}"
         said.append(f"Ridge {ridge}, λ = {settings.ridge:g}: it was trained on {told}, absolute.")
+    if card["shape"]["layout"] == "pairs":
+        said.append(f"It was trained at n = {task.n} alone: shorter prompts are new to it.")
     if settings.n > task.n:
         said.append(f"N = {settings.n}: it was trained on up to {task.n} points.")
     if settings.data != "gp":

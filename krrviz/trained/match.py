@@ -54,7 +54,7 @@ METRICS = {
     ),
     "operator": Metric(
         "Operator distance",
-        "‖∂f_ℓ/∂y − S_t‖/‖S_t‖ at n = 2, 4, 8, 16, 31, mean over prompts",
+        "‖∂f_ℓ/∂y − S_t‖/‖S_t‖ over several n, mean over prompts",
     ),
 }
 

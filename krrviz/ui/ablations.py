@@ -59,7 +59,6 @@ def show(settings: Settings) -> None:
         st.error(f"{error}.{remedy}", icon=":material/error:")
     except (TableError, ProbeError) as error:
         st.error(f"{error}.", icon=":material/error:")
-    state.completed()
 
 
 def _asking() -> None:
@@ -404,6 +403,7 @@ def _constructed(settings: Settings) -> None:
         "Gaussian KRR, as plain gradient descent; without exp the answer itself is another."
     )
     rows = rescored(settings)
+    state.completed()
     rows = rows.assign(series=rows.title)
     domain = (state.view().floor, 2.0)
     drawn = {
