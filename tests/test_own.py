@@ -9,7 +9,8 @@ from streamlit.components.v2.types import ComponentRenderer
 from streamlit.testing.v1 import AppTest
 
 from krrviz import Settings
-from krrviz.settings import View
+from krrviz.settings import SettingsError, View
+from krrviz.trained.abroad import live
 from krrviz.trained.gpt import GPT, Shape, digest, shape_card
 from krrviz.trained.prompts import Task
 from krrviz.trained.train import Recipe
@@ -74,3 +75,12 @@ def test_the_same_weights_with_another_task_or_attention_are_another_model() -> 
     other = json.loads(json.dumps(card))
     other["recipe"]["task"]["ridge"] = [5.0, 5.0]
     assert shown((model, other), study="controls").caption[-1].value != first
+
+
+def test_a_models_part_in_your_prompts_is_held_to_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("KRRVIZ_MAX_MEMORY", "0.00001")
+    model, card = own("gaussian", "interleaved")
+    with pytest.raises(SettingsError, match="n=6, prompts=2 for this model would need about"):
+        live(model, card, SETTINGS)

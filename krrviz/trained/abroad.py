@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from krrviz.fan import context_lengths, mean_error, reference, relative_error
+from krrviz.machine import room
 from krrviz.settings import Settings, SettingsError
 from krrviz.solvers import solve
 from krrviz.spectrum import true_interval
@@ -93,13 +94,19 @@ def live(model: GPT, card: dict[str, Any], settings: Settings, table: Table | No
     Raises
     ------
     SettingsError
-        More inputs, or more points, than the model can read.
+        More inputs, or more points, than the model can read or the memory has room for.
     ProbeError
         The card names no task.
     """
     task, shape = fixed_task(card), model.shape
     if settings.n > LONGEST:
         raise SettingsError(f"n={settings.n}: a trained model is given up to {LONGEST} points", "n")
+    causal = shape.layout == "interleaved"
+    tokens = (1 + causal) * settings.n + settings.queries
+    # Attention's scores and weights, and the stream at every layer, in float32.
+    each = 2 * shape.heads * tokens**2 + (shape.layers + 1) * tokens * shape.width
+    named = f"n={settings.n}, prompts={settings.prompts} for this model"
+    room(4 * settings.prompts * each, named, "n", "prompts")
     problem = sample(settings, table)
     d = problem.X.shape[-1]
     if d > shape.d:

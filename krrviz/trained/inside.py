@@ -100,7 +100,7 @@ def patch(model: GPT, task: Task, prompts: int, seed: int = 0) -> list[Patched]:
 
     Raises
     ------
-    ProbeError
+    ProbeError, SettingsError
         As :func:`krrviz.trained.probe.probe`.
     """
     enough(model.shape, task, prompts)

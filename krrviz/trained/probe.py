@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from krrviz.machine import room
 from krrviz.trained.gpt import GPT, Shape
 from krrviz.trained.prompts import KERNELS, Prompts, Task, answers, coefficients, draw, labelled
 
@@ -187,6 +188,8 @@ def probe(model: GPT, task: Task, prompts: int, seed: int = 0) -> Probed:
     ProbeError
         Prompts of fewer than 2 points, or too few prompts for the probes; the message says how
         many are needed.
+    SettingsError
+        More prompts than the memory has room for.
     """
     enough(model.shape, task, prompts)
     generator = torch.Generator().manual_seed(SEED + seed)
@@ -229,7 +232,7 @@ def probe(model: GPT, task: Task, prompts: int, seed: int = 0) -> Probed:
 
 
 def enough(shape: Shape, task: Task, prompts: int) -> None:
-    """Raises ProbeError as :func:`probe`."""
+    """Raises ProbeError and SettingsError as :func:`probe`."""
     if task.n < 2:
         raise ProbeError(f"prompts of n={task.n} hold too few points: 2 are needed")
     least = math.ceil(LEAST * (shape.width + 1) / task.n)
@@ -238,6 +241,10 @@ def enough(shape: Shape, task: Task, prompts: int) -> None:
             f"prompts={prompts} of {task.n} points are too few: probes of width {shape.width} need "
             f"at least {least}"
         )
+    # At its most: the features of two sets of prompts, copied as fits go; or, when layers are
+    # matched, the systems of every length in both eigenbases.
+    features = (shape.layers + 1) * (task.n + 1) * (shape.width + 1)
+    room(8 * prompts * max(10 * features, 2 * task.n**3), f"prompts={prompts} for this model")
 
 
 def untrained(shape: Shape, seed: int = 0) -> GPT:
