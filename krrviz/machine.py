@@ -50,6 +50,17 @@ def max_memory() -> float:
         return 4 * 2**30
 
 
+def room(size: float, named: str, *fields: str) -> None:
+    """Raises SettingsError where ``named`` needs more bytes than one picture may take."""
+    memory = max_memory()
+    if size > memory:
+        raise SettingsError(
+            f"{named} would need about {size / 2**30:.3g} GiB but {memory / 2**30:.3g} GiB are "
+            "allowed; ask for fewer",
+            *fields,
+        )
+
+
 def compute_device(settings: Settings) -> torch.device:
     """The device that ``settings`` name; auto is CUDA, then MPS (no float64 there), then the CPU.
 

@@ -631,7 +631,7 @@ class View(Record):
         "view",
     )
     layer: int = setting(
-        1, Number(1, 64, whole=True), "Layer", "The trained model's layer looked into.", "view"
+        1, Number(1, 128, whole=True), "Layer", "The trained model's layer looked into.", "view"
     )
     ablation: str = setting(
         "kernels",

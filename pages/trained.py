@@ -8,7 +8,7 @@ settings = shell.settings()
 
 st.subheader("Does a trained transformer find the same algorithm?")
 st.write(
-    "GPT-2-style models learned kernel ridge regression from prompts alone. Read every layer, "
+    "GPT-2-style models were trained on nothing but labels of random functions. Read every layer, "
     "and see which solver's steps it is like, under each metric, step policy and ridge convention."
 )
 trained.show(settings)

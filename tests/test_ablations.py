@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from krrviz import findings
+from krrviz.trained.gpt import CheckpointError
 from krrviz.trained.match import Alignment, Route
 from krrviz.ui import checkpoints
 
@@ -85,3 +87,25 @@ def test_logs_and_snapshots_are_found_and_bad_ones_are_none(
     (folder / "broken.json").write_text("{")
     (folder / "weightless.json").write_text('{"of": "main-0"}')
     assert checkpoints.snapshots("main-0") == ["early"]
+
+
+def test_a_checkpoint_that_is_replaced_is_read_again_and_a_broken_one_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped = checkpoints.assets() / "checkpoints"
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    monkeypatch.setattr(checkpoints, "assets", lambda: tmp_path)
+    for ending in (".json", ".safetensors"):
+        shutil.copy(shipped / f"main-0{ending}", folder)
+    _, card = checkpoints.chosen("main-0")
+    assert "trained " in checkpoints.told(card)
+    (folder / "main-0.json").write_text(json.dumps({**card, "steps": "many"}))
+    with pytest.raises(CheckpointError, match="steps='many' must be a whole number"):
+        checkpoints.chosen("main-0")
+    (folder / "main-0.json").unlink()
+    with pytest.raises(CheckpointError, match=r"main-0\.json is not there"):
+        checkpoints.chosen("main-0")
+    for ending in (".json", ".safetensors"):
+        shutil.copy(shipped / f"linear-0{ending}", folder / f"main-0{ending}")
+    assert checkpoints.chosen("main-0")[0].shape.attention == "linear"

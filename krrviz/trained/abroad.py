@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from krrviz.fan import context_lengths, mean_error, reference, relative_error
+from krrviz.machine import room
 from krrviz.settings import Settings, SettingsError
 from krrviz.solvers import solve
 from krrviz.spectrum import true_interval
@@ -30,8 +31,8 @@ class Beyond:
     """Error to exact KRR by context length, up to ``FURTHER`` times that of training.
 
     trained : the last layer; preconditioned : Richardson with the one step that is certified for
-    training's N; descent : gradient descent with the largest step 2/(μ + L) that suits every prompt
-        of training's N
+    training's N; descent : gradient descent with the least of the prompts' own best steps 2/(μ + L)
+        at training's N
     """
 
     lengths: tuple[int, ...]
@@ -93,13 +94,19 @@ def live(model: GPT, card: dict[str, Any], settings: Settings, table: Table | No
     Raises
     ------
     SettingsError
-        More inputs, or more points, than the model can read.
+        More inputs, or more points, than the model can read or the memory has room for.
     ProbeError
         The card names no task.
     """
     task, shape = fixed_task(card), model.shape
     if settings.n > LONGEST:
         raise SettingsError(f"n={settings.n}: a trained model is given up to {LONGEST} points", "n")
+    causal = shape.layout == "interleaved"
+    tokens = (1 + causal) * settings.n + settings.queries
+    # Attention's scores and weights, and the stream at every layer, in float32.
+    each = 2 * shape.heads * tokens**2 + (shape.layers + 1) * tokens * shape.width
+    named = f"n={settings.n}, prompts={settings.prompts} for this model"
+    room(4 * settings.prompts * each, named, "n", "prompts")
     problem = sample(settings, table)
     d = problem.X.shape[-1]
     if d > shape.d:
@@ -150,6 +157,8 @@ def _outside(
         ridge = "nλ" if settings.ridge_scale == "per_sample" else "λ"
         told = f"λ = {low:g}" if low == high else f"λ from {low:g} to {high:g}"
         said.append(f"Ridge {ridge}, λ = {settings.ridge:g}: it was trained on {told}, absolute.")
+    if card["shape"]["layout"] == "pairs":
+        said.append(f"It was trained at n = {task.n} alone: shorter prompts are new to it.")
     if settings.n > task.n:
         said.append(f"N = {settings.n}: it was trained on up to {task.n} points.")
     if settings.data != "gp":

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from krrviz.trained.gpt import GPT, Block
-from krrviz.trained.probe import SEED, fitted, normed, stream, targets
+from krrviz.trained.probe import SEED, enough, fitted, normed, stream, targets
 from krrviz.trained.prompts import KERNELS, Prompts, Task, draw
 
 
@@ -100,9 +100,10 @@ def patch(model: GPT, task: Task, prompts: int, seed: int = 0) -> list[Patched]:
 
     Raises
     ------
-    ProbeError
-        Too few prompts for the probe; the message says how many it needs.
+    ProbeError, SettingsError
+        As :func:`krrviz.trained.probe.probe`.
     """
+    enough(model.shape, task, prompts)
     generator = torch.Generator().manual_seed(SEED + 2**28 + seed)
     asked, fit = draw(task, prompts, generator), draw(task, prompts, generator)
     wanted = targets(fit, model.shape.layout)["alpha"]

@@ -54,7 +54,7 @@ METRICS = {
     ),
     "operator": Metric(
         "Operator distance",
-        "‖∂f_ℓ/∂y − S_t‖/‖S_t‖ at n = 2, 4, 8, 16, 31, mean over prompts",
+        "‖∂f_ℓ/∂y − S_t‖/‖S_t‖ over several n, mean over prompts",
     ),
 }
 
@@ -170,7 +170,11 @@ class Systems:
         step_size: float = 1.0,
         kernel: str | None = None,
     ) -> Systems:
+        """Raises ProbeError where row sums are not positive, ValueError as ``Prompts.problem``."""
         problems = [prompts.problem(n, kernel, ridge_scale) for n in lengths]
+        if not all(_positive(problem) for problem in problems):
+            named = kernel or prompts.task.kernel
+            raise ProbeError(f"D⁻¹ has no meaning for the {named} kernel's row sums")
         size = max(1, GROUPED // prompts.X[..., 0].numel())
         groups = [problems[at : at + size] for at in range(0, len(problems), size)]
         operators: set[Operator] = {entry.operator for entry in SOLVERS.values()}
@@ -290,8 +294,6 @@ def match(
         The prompts do not share one σ and λ.
     """
     prompts, n = probed.prompts, probed.prompts.task.n
-    if not preconditionable(prompts):
-        raise ProbeError(f"D⁻¹ has no meaning for the {prompts.task.kernel} kernel's row sums")
     weights = resampled(len(prompts.y))
     size = _weighed(weights, probed.krr.square())[:, None]
 
@@ -327,7 +329,9 @@ def match(
                 for metric, values in grids.items():
                     grid = _sound(values, metric)
                     free, fixed, rate = routes(grid, METRICS[metric].most)
-                    matches.append(Match(readout, metric, variant, grid[0], free, fixed, rate))
+                    # A copy: a view would hold the grids of all resamples, 1.3 GB in all.
+                    kept = grid[0].clone()
+                    matches.append(Match(readout, metric, variant, kept, free, fixed, rate))
     return Matched(matches, fans, _defects(probed, step_size))
 
 
@@ -389,7 +393,11 @@ def _alike(probed: Probed, readout: str, steps: Float[Tensor, "times batch N"]) 
 def preconditionable(prompts: Prompts, kernel: str | None = None) -> bool:
     """Whether every row sum of every prompt's first n points is positive, at n = 1 … N."""
     lengths = range(1, prompts.task.n + 1)
-    return all(bool((prompts.problem(n, kernel).degree > 0).all()) for n in lengths)
+    return all(_positive(prompts.problem(n, kernel)) for n in lengths)
+
+
+def _positive(problem: Problem) -> bool:
+    return bool((problem.degree > 0).all())
 
 
 def bounded(values: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ LIMIT = 50  # MB, zipped and unzipped
 STATE = ".state.safetensors"  # what going on needs: it stays where the training was
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 LOG = ("step", "loss", "gap_to_krr")
+FIGURES = ("gap_to_krr", "excess_error")  # of a card
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,13 +79,31 @@ def opened(files: Mapping[str, bytes]) -> Parcel:
         )
     name = weights[0].removesuffix(".safetensors")
     model, card = loads(name, kept[weights[0]], kept[cards[0]])
+    recipe = planned(name, model, card)
+    return Parcel(name, model, card, recipe, _log(kept[logs[0]]) if logs else [], kept)
+
+
+def planned(name: str, model: GPT, card: Mapping[str, Any]) -> Recipe:
+    """The recipe of a model's card; ``name`` is for messages.
+
+    Raises
+    ------
+    CheckpointError
+        The recipe, the steps taken or the figures are missing, or of no use.
+    """
     try:
         recipe = Recipe.from_card(card.get("recipe"))
         if recipe.shape != model.shape:
             raise ValueError("the recipe's shape is not the model's")
+        steps, figures = card.get("steps"), card.get("figures")
+        if type(steps) is not int:
+            raise ValueError(f"steps={steps!r:.40} must be a whole number")
+        for figure in FIGURES:
+            if not isinstance(figures, dict) or type(figures.get(figure)) not in (int, float):
+                raise ValueError(f"figures={figures!r:.80} must hold the number {figure}")
     except ValueError as error:
         raise CheckpointError(f"{name}: the card cannot be used: {error}") from None
-    return Parcel(name, model, card, recipe, _log(kept[logs[0]]) if logs else [], kept)
+    return recipe
 
 
 def packed(parcel: Parcel) -> bytes:

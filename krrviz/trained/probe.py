@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from krrviz.machine import room
 from krrviz.trained.gpt import GPT, Shape
 from krrviz.trained.prompts import KERNELS, Prompts, Task, answers, coefficients, draw, labelled
 
@@ -187,15 +188,10 @@ def probe(model: GPT, task: Task, prompts: int, seed: int = 0) -> Probed:
     ProbeError
         Prompts of fewer than 2 points, or too few prompts for the probes; the message says how
         many are needed.
+    SettingsError
+        More prompts than the memory has room for.
     """
-    if task.n < 2:
-        raise ProbeError(f"prompts of n={task.n} hold too few points: 2 are needed")
-    least = math.ceil(LEAST * (model.shape.width + 1) / task.n)
-    if prompts < least:
-        raise ProbeError(
-            f"prompts={prompts} of {task.n} points are too few: probes of width "
-            f"{model.shape.width} need at least {least}"
-        )
+    enough(model.shape, task, prompts)
     generator = torch.Generator().manual_seed(SEED + seed)
     asked, fit = draw(task, prompts, generator), draw(task, prompts, generator)
     layout = model.shape.layout
@@ -235,17 +231,32 @@ def probe(model: GPT, task: Task, prompts: int, seed: int = 0) -> Probed:
     )
 
 
+def enough(shape: Shape, task: Task, prompts: int) -> None:
+    """Raises ProbeError and SettingsError as :func:`probe`."""
+    if task.n < 2:
+        raise ProbeError(f"prompts of n={task.n} hold too few points: 2 are needed")
+    least = math.ceil(LEAST * (shape.width + 1) / task.n)
+    if prompts < least:
+        raise ProbeError(
+            f"prompts={prompts} of {task.n} points are too few: probes of width {shape.width} need "
+            f"at least {least}"
+        )
+    # At its most: the features of two sets of prompts, copied as fits go; or, when layers are
+    # matched, the systems of every length in both eigenbases.
+    features = (shape.layers + 1) * (task.n + 1) * (shape.width + 1)
+    room(8 * prompts * max(10 * features, 2 * task.n**3), f"prompts={prompts} for this model")
+
+
 def untrained(shape: Shape, seed: int = 0) -> GPT:
     """A network that has learnt nothing: its weights are N(0, 1/fan-in).
 
     Training's own start is so near 0 that every block does next to nothing.
     """
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        model = GPT(shape)
-        for weight in model.parameters():
-            if weight.ndim > 1:
-                torch.nn.init.normal_(weight, std=weight.shape[-1] ** -0.5)
+    # A generator of its own: PyTorch's is one for all threads, and pages are drawn by many.
+    model, generator = GPT(shape), torch.Generator().manual_seed(seed)
+    for weight in model.parameters():
+        if weight.ndim > 1:
+            torch.nn.init.normal_(weight, std=weight.shape[-1] ** -0.5, generator=generator)
     return model.eval()
 
 

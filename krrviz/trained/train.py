@@ -340,10 +340,12 @@ def _resume(training: Training, path: Path) -> list[dict[str, float]]:
         return []
     try:
         with safe_open(state, "pt") as file:
-            told = file.metadata()
+            told = file.metadata() or {}
             kept = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise CheckpointError(f"{state.name} cannot be read: {error}") from None
+    if not {"recipe", "step"} <= {*told}:
+        raise CheckpointError(f"{state.name} is no training's state")
     if json.loads(told["recipe"]) != json.loads(json.dumps(training.recipe.card())):
         raise CheckpointError(f"{path.name} holds the training of another recipe; name another")
     training.restore(kept, int(told["step"]))

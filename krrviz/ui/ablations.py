@@ -57,9 +57,8 @@ def show(settings: Settings) -> None:
         labels = [Settings.table()[name].label for name in error.fields if name in Settings.table()]
         remedy = f" Change {' or '.join(labels)} in the sidebar." if labels else ""
         st.error(f"{error}.{remedy}", icon=":material/error:")
-    except TableError as error:
+    except (TableError, ProbeError) as error:
         st.error(f"{error}.", icon=":material/error:")
-    state.completed()
 
 
 def _asking() -> None:
@@ -334,7 +333,7 @@ def _ended(name: str, rows: Frame) -> str:
     told = f"{KINDS[name]} ({name}): gap {end.gap_to_krr:.3f} after {end.step:,.0f} steps"
     try:
         planned = chosen(name)[1]["recipe"]["steps"]
-    except (CheckpointError, KeyError, TypeError):
+    except CheckpointError:
         return f"{told}."
     rate = "its learning rate had come down to 0" if end.step >= planned else "not yet at its end"
     return f"{told} of {planned:,} planned: {rate}."
@@ -383,7 +382,7 @@ def _models(
         rows.append(
             {
                 **row,
-                "trained": f"{card.get('steps', '?'):,} steps",
+                "trained": f"{card['steps']:,} steps",
                 "gap, all n": f"{float(off.norm() / found.krr.norm()):.3f}",
                 "gap, n = N": f"{float(off[:, -1].norm() / found.krr[:, -1].norm()):.3f}",
                 "most alike": f"{one.title} {one.score:.3f} {'>' if two.apart else '≈'} "
@@ -404,6 +403,7 @@ def _constructed(settings: Settings) -> None:
         "Gaussian KRR, as plain gradient descent; without exp the answer itself is another."
     )
     rows = rescored(settings)
+    state.completed()
     rows = rows.assign(series=rows.title)
     domain = (state.view().floor, 2.0)
     drawn = {

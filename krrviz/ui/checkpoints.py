@@ -11,6 +11,7 @@ import streamlit as st
 
 from krrviz.tables import assets
 from krrviz.trained.gpt import GPT, CheckpointError, load
+from krrviz.trained.parcel import planned
 
 MODELS = {
     "main-0": "Main: softmax, Gaussian kernel",
@@ -54,12 +55,23 @@ def chosen(name: str) -> tuple[GPT, dict[str, Any]]:
         return st.session_state["own"]
     if missing(name):
         raise CheckpointError(f"{name}: this checkpoint is not shipped yet; choose another")
-    return _loaded(name, path(name).with_name(f"{name}.safetensors").stat().st_mtime)
+    return _loaded(str(path(name)), *(_written(path(name), e) for e in (".safetensors", ".json")))
 
 
+# No parameter's name may begin with _: such ones are no part of the cache's key.
 @st.cache_resource(max_entries=16, show_spinner=False)
-def _loaded(name: str, _stamp: float) -> tuple[GPT, dict[str, Any]]:
-    return load(path(name))
+def _loaded(at: str, weights_written: int, card_written: int) -> tuple[GPT, dict[str, Any]]:
+    model, card = load(Path(at))
+    planned(Path(at).name, model, card)
+    return model, card
+
+
+def _written(at: Path, ending: str) -> int:
+    """When a file was last written, in ns; 0 where it is not there."""
+    try:
+        return at.with_name(at.name + ending).stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def log(name: str) -> pd.DataFrame | None:
@@ -90,24 +102,17 @@ def snapshots(of: str) -> list[str]:
 
 def told(card: dict[str, Any]) -> str:
     """A card in a line."""
-    shape, recipe = card["shape"], card.get("recipe", {})
-    task, figures = recipe.get("task", {}), card.get("figures", {})
-    said = [
+    shape, recipe, figures = card["shape"], card["recipe"], card["figures"]
+    task = recipe["task"]
+    return (
         f"{shape['layers']} layers, width {shape['width']}, {shape['heads']} heads, "
-        f"{shape['attention']} attention, {shape['layout']} tokens"
-    ]
-    if task:
-        said.append(
-            f"trained {card['steps']:,} steps on prompts of the {task['kernel']} kernel, up to "
-            f"{task['n']} points, d = {task['d']}, σ = {_range(task['bandwidth'])}, λ = "
-            f"{_range(task['ridge'])}, seed {recipe['seed']}"
-        )
-    if "gap_to_krr" in figures:
-        said.append(
-            f"relative gap to exact KRR {figures['gap_to_krr']:.3f}, error to the noiseless "
-            f"function {1 + figures['excess_error']:.3f} times KRR's at n ≥ N/2"
-        )
-    return "; ".join(said) + f". Weights {card['sha256'][:12]}."
+        f"{shape['attention']} attention, {shape['layout']} tokens; trained {card['steps']:,} of "
+        f"{recipe['steps']:,} steps on prompts of the {task['kernel']} kernel, up to {task['n']} "
+        f"points, d = {task['d']}, σ = {_range(task['bandwidth'])}, λ = {_range(task['ridge'])}, "
+        f"seed {recipe['seed']}; relative gap to exact KRR {figures['gap_to_krr']:.3f}, error to "
+        f"the noiseless function {1 + figures['excess_error']:.3f} times KRR's at n ≥ N/2. "
+        f"Weights {card['sha256'][:12]}."
+    )
 
 
 def _range(edges: list[float]) -> str:

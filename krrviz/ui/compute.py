@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -202,16 +203,24 @@ def _point(key: str, _point: Callable[[], Rows]) -> Rows:
     return _point()
 
 
+def _model(card: Card) -> str:
+    """What tells a model and its task from others: the same weights may have more than one.
+
+    Heads and attention leave no trace in the tensors' shapes, and the task none at all.
+    """
+    return json.dumps([card["sha256"], card["shape"], card["recipe"]["task"]])
+
+
 def probed(model: GPT, card: Card, asked: int) -> Probed:
     """What a trained model's layers answer; raises ProbeError."""
-    key = f"probed {card['sha256']} {asked}"
+    key = f"probed {_model(card)} {asked}"
     with st.spinner("Probing", show_time=True):
         return _cached(key, Settings(), lambda: probe(model, fixed_task(card), asked))
 
 
 def matched(card: Card, found: Probed, step_size: float) -> Matched:
     """Its layers beside every solver."""
-    key = f"matched {card['sha256']} {len(found.labels)} {step_size!r}"
+    key = f"matched {_model(card)} {len(found.labels)} {step_size!r}"
     with _progress(lambda: state.look(study="fan")) as told:
         return _cached(key, Settings(), lambda: match(found, step_size, told))
 
@@ -225,7 +234,7 @@ def solver_fans(card: Card, found: Probed, variants: tuple[Variant, ...], step_s
         )
         return {variant: fan_of(systems, variant, found) for variant in variants}
 
-    key = f"fans {card['sha256']} {len(found.labels)} {variants} {step_size!r}"
+    key = f"fans {_model(card)} {len(found.labels)} {variants} {step_size!r}"
     with st.spinner("Running the solvers", show_time=True):
         return _cached(key, Settings(), make)
 
@@ -242,14 +251,14 @@ def aligned(
             done.append(align(found, readout, kernel))
         return done
 
-    key = f"aligned {card['sha256']} {len(found.labels)} {readout} {' '.join(kernels)}"
+    key = f"aligned {_model(card)} {len(found.labels)} {readout} {' '.join(kernels)}"
     with _progress(lambda: state.look(ablation="constructed"), name) as told:
         return _cached(key, Settings(), make)
 
 
 def rivalled(name: str, card: Card, found: Probed, readout: str) -> dict[str, Route]:
     """A trained model's similarity of errors with every solver on its certified step."""
-    key = f"rivals {card['sha256']} {len(found.labels)} {readout}"
+    key = f"rivals {_model(card)} {len(found.labels)} {readout}"
     with _progress(lambda: state.look(ablation="constructed"), name) as told:
         return _cached(key, Settings(), lambda: rivals(found, readout, told))
 
@@ -261,9 +270,9 @@ def rescored(settings: Settings) -> Frame:
 
 
 def studied(name: str, card: Card, make: Callable[[], Result]) -> Result:
-    """Some other study of a trained model, kept by its name and the weights' digest."""
+    """Some other study of a trained model, kept by its name, model and task."""
     with st.spinner("Computing", show_time=True):
-        return _cached(f"{name} {card['sha256']}", Settings(), make)
+        return _cached(f"{name} {_model(card)}", Settings(), make)
 
 
 def fitted_curve(settings: Settings, method: str) -> Curve:

@@ -106,13 +106,16 @@ def look(**fields: Any) -> None:
     st.session_state.update(view=dataclasses.replace(view(), **fields), moved=True)
 
 
-def nearest(field: str, size: int, owner: str, things: str) -> None:
-    """Hold a looked-at index below ``size``: beyond it the last is shown, and that is told."""
-    value = getattr(view(), field)
-    if isinstance(value, int) and value >= size:
-        told = f"{field}={value}: {owner} has {size} {things}; {size - 1} is the last and is shown."
+def nearest(field: str, size: int, owner: str, things: str, first: int = 0) -> None:
+    """Hold a looked-at index, counted from ``first``, among ``size`` things.
+
+    Beyond them the last is shown, and that is told.
+    """
+    value, last = getattr(view(), field), first + size - 1
+    if isinstance(value, int) and value > last:
+        told = f"{field}={value}: {owner} has {size} {things}; {last} is the last and is shown."
         st.warning(told, icon=":material/warning:")
-        look(**{field: size - 1})
+        look(**{field: last})
 
 
 def completed() -> None:

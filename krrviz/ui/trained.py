@@ -21,7 +21,7 @@ from krrviz.trained.abroad import FURTHER, beyond, live
 from krrviz.trained.gpt import GPT, CheckpointError
 from krrviz.trained.inside import Heads, heads, patch
 from krrviz.trained.match import METRICS, Match, Matched, Metric, Variant, variants
-from krrviz.trained.probe import SEED, TARGETS, Probed, ProbeError, fixed_task
+from krrviz.trained.probe import FEW, SEED, TARGETS, Probed, ProbeError, fixed_task, operator_at
 from krrviz.trained.prompts import draw
 from krrviz.ui import state
 from krrviz.ui.checkpoints import chosen, named, told
@@ -31,6 +31,7 @@ from krrviz.ui.figures import figures
 from krrviz.ui.heatmaps import Map, heatmaps
 
 NEAR = (0.02, 2.0)  # layers come no nearer than this
+HEADED = 16  # prompts that heads are looked at on
 WORDS = {
     "one_over_l": "1/L",
     "certified": "certified",
@@ -61,7 +62,6 @@ def show(settings: Settings) -> None:
         TOPICS[state.view().study][1](settings, model, card)
     except (CheckpointError, ProbeError, SettingsError) as error:
         st.error(f"{error}.", icon=":material/error:")
-    state.completed()
 
 
 def _models() -> list[str]:
@@ -125,7 +125,7 @@ def _fans(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
 
 
 def _regularised(found: Probed) -> str:
-    """Whether some layer, or step, is nearer the truth than exact KRR."""
+    """How near the truth exact KRR is, and the model's layers."""
     scale = found.noiseless.norm()
     own = float((found.krr - found.noiseless).norm() / scale)
     errors = (found.answers["lens"] - found.noiseless).norm(dim=(1, 2)) / scale
@@ -170,7 +170,7 @@ def _match(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
     best = free.iloc[0]
     st.markdown(
         f"Most alike: **{best.title}**, {_convention(settings)}; {_contest(free)} "
-        f"With a fixed number of steps a layer: **{fixed.iloc[0].title}**."
+        f"With a fixed number of steps a layer: **{fixed.iloc[0].title}**, {_contest(fixed)}"
     )
     figures(
         {
@@ -204,12 +204,14 @@ def _match(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
         key="match",
         led=True,
     )
+    lengths = ", ".join(map(str, operator_at(found.prompts.task.n)))
     st.markdown("**Who wins under which step policy and metric**, with the runner-up")
     st.markdown(findings.winners(ranking))
     st.caption(
         "Scores are means over layers 1 to L, intervals a bootstrap over prompts with the best "
-        "steps chosen anew. “≈” stands where the two intervals overlap: no winner then. Operator "
-        "distances are over the first 32 prompts. Manual: η = "
+        "steps chosen anew. “≈” stands where the two intervals overlap: no winner then. A best "
+        "step of 0 is the answer 0, where all solvers are alike. Operator distances are over the "
+        f"first {min(FEW, len(found.labels))} prompts, at n = {lengths}. Manual: η = "
         f"{_step_size(settings):g}, for the methods that take one; others keep the certified "
         "interval. Conjugate gradients have no policy."
     )
@@ -267,8 +269,9 @@ def _operator(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
     result = matched(card, found, _step_size(settings))
     st.write(
         "Conjugate gradients choose their coefficients by the labels, so their answers are not "
-        "additive in y; every other solver's are, to the last digit. And ∂f/∂y tells which linear "
-        "map of the labels a layer is: plain gradient descent's, or the one with D⁻¹ in it."
+        "additive in y; every other solver's are, to the last digit. And ∂f/∂y, at these "
+        "labels, tells which linear map a layer is near: plain gradient descent's, or the one "
+        "with D⁻¹ in it."
     )
     defects: Frame = findings.defect_rows(found, result)
     linear = [m for m, entry in SOLVERS.items() if entry.takes is not None]
@@ -307,7 +310,8 @@ def _operator(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
     at = result.defects["conjugate_gradient"][1:9].max()
     st.caption(
         f"Defect of the last layer {last:.3f}; conjugate gradients' largest within 8 steps "
-        f"{float(at):.3f}; the linear solvers' {float(worst):.0e}. "
+        f"{float(at):.3f}; the linear solvers' {float(worst):.0e}. An answer that y does not move "
+        "has defect 1. "
         f"{TARGETS['alpha'].capitalize()} and {TARGETS['degree']} are read at the tokens of the "
         "labels, the others where the model answers."
     )
@@ -342,10 +346,10 @@ def _heads(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
     found = studied(
         "heads",
         card,
-        lambda: heads(model, draw(task, 16, torch.Generator().manual_seed(SEED + 2**27))),
+        lambda: heads(model, draw(task, HEADED, torch.Generator().manual_seed(SEED + 2**27))),
     )
     layers = model.shape.layers
-    state.nearest("layer", layers + 1, "the model", "layers")
+    state.nearest("layer", layers, "the model", "layers", first=1)
     control("layer", "segmented", list(range(1, layers + 1)), lambda k: f"layer {k}", label="Layer")
     layer = state.view().layer
     st.write(
@@ -394,7 +398,7 @@ def _alike(found: Heads) -> Map:
         col_title="head",
         row_names=[f"layer {k}" for k in range(1, layers + 1)],
         col_names=[f"head {k}" for k in range(1, heads_ + 1)],
-        note="Mean over rows of three points or more and over 16 prompts.",
+        note=f"Mean over rows of three points or more and over {HEADED} prompts.",
     )
 
 
@@ -428,25 +432,28 @@ def _controls(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
         key="controls",
         each=LAYER,
     )
-    figures(
-        {
-            "patch_correlation": laws.lines(
-                patched,
-                Axis("layer", "layer ℓ", log=False),
-                Axis("correlation", "correlation with Δα·k(x_*, x_j)", log=False),
-                title="Moving α: does the change of the answers look like the kernel?",
-            ),
-            "patch_slope": laws.lines(
-                patched,
-                Axis("layer", "layer ℓ", log=False),
-                Axis("slope", "slope on Δα·k(x_*, x_j)", log=False),
-                title="Moving α: how much of it arrives (1 were all of it)",
-            ),
-        },
-        steps=0,
-        key="patch",
-        led=True,
-    )
+    if moved:
+        figures(
+            {
+                "patch_correlation": laws.lines(
+                    patched,
+                    Axis("layer", "layer ℓ", log=False),
+                    Axis("correlation", "correlation with Δα·k(x_*, x_j)", log=False),
+                    title="Moving α: does the change of the answers look like the kernel?",
+                ),
+                "patch_slope": laws.lines(
+                    patched,
+                    Axis("layer", "layer ℓ", log=False),
+                    Axis("slope", "slope on Δα·k(x_*, x_j)", log=False),
+                    title="Moving α: how much of it arrives (1 were all of it)",
+                ),
+            },
+            steps=0,
+            key="patch",
+            led=True,
+        )
+    else:
+        st.info("In a model of one layer no layer comes after α was moved: nothing could follow.")
     real, control = (
         float(found.explained["krr"].max()), float(found.untrained["krr"].max())
     )  # fmt: skip
@@ -477,8 +484,9 @@ def _beyond(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
     )
     st.write(
         f"Prompts up to {FURTHER} times as long as training's N = {task.n}. Preconditioned "
-        "Richardson keeps the one step certified for that N; gradient descent the largest that "
-        f"suits every prompt of that N. Both take {steps} steps (the sidebar's T)."
+        "Richardson keeps the one step certified for that N. Gradient descent keeps the least of "
+        "the prompts' own best steps at that N: larger than its certified one, under which it "
+        f"would be slower and safe for longer. Both take {steps} steps (the sidebar's T)."
     )
     figures(
         {
@@ -503,6 +511,8 @@ def _beyond(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
             f"Beyond n = {task.n} there are no learned positions: all later tokens share the last "
             "one, which the model never met twice."
         )
+    else:
+        st.caption(f"It was trained at n = {task.n} alone: shorter prompts are new to it too.")
 
 
 # -- the sidebar's own prompts ------------------------------------------------------------------

@@ -18,6 +18,7 @@ from krrviz import charts, laws
 from krrviz.frames import HUGE
 from krrviz.laws import Axis
 from krrviz.trained.gpt import ATTENTIONS, LAYOUTS, CheckpointError, Shape
+from krrviz.trained.match import pooled
 from krrviz.trained.parcel import LIMIT, STATE, Parcel, opened, packed, read
 from krrviz.trained.probe import lens
 from krrviz.trained.prompts import KERNELS, Task, answers, draw
@@ -252,7 +253,7 @@ def fan_rows(parcel: Parcel) -> pd.DataFrame:
     few = task.n > 32 or model.shape.parameters > 10**6
     prompts = draw(task, 8 if few else 64, torch.Generator().manual_seed(FRESH))
     found, wanted = lens(model, prompts)[..., 1:], answers(prompts)[:, 1:]
-    errors = ((found - wanted).norm(dim=1) / wanted.norm(dim=0)).numpy()
+    errors = pooled(found, wanted).numpy()
     errors = np.nan_to_num(errors, nan=HUGE, posinf=HUGE).clip(0, HUGE)
     index = pd.MultiIndex.from_product(
         [range(len(errors)), range(1, task.n + 1)], names=["step", "n"]
@@ -304,21 +305,27 @@ def load() -> None:
         f"Load a model: the .zip, or its .safetensors and .json (at most {LIMIT} MB)",
         ["zip", "safetensors", "json", "csv"],
         accept_multiple_files=True,
-        key="own files",
+        key=_uploads(),
         on_change=_loaded,
         max_upload_size=LIMIT,
         disabled=_active(),
     )
 
 
+def _uploads() -> str:
+    """The uploader's key: another after each model that was loaded, so that it is empty again."""
+    return f"own files {st.session_state.get('own loads', 0)}"
+
+
 def _loaded() -> None:
-    files = {file.name: file.getvalue() for file in st.session_state["own files"]}
+    files = {file.name: file.getvalue() for file in st.session_state[_uploads()]}
     _refuse(None)
     if not files:
         return
     try:
         _keep(opened(files))
         st.session_state.pop("own job", None)
+        st.session_state["own loads"] = st.session_state.get("own loads", 0) + 1
     except CheckpointError as error:
         _refuse(f"Not loaded: {error}.")
 

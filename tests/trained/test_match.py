@@ -219,6 +219,7 @@ def test_every_readout_meets_every_variant_by_every_metric_once(every) -> None:
     assert sorted(map(str, met)) == sorted(map(str, product(chosen, ALL, METRICS)))
     for m in matches:
         assert m.grid.shape == (4, SHORT + 1)
+        assert m.grid.untyped_storage().nbytes() == 8 * m.grid.numel()  # no resample is held
         assert not m.grid.isnan().any()
         assert not torch.cat([m.free.scores, m.fixed.scores]).isnan().any()
 
@@ -389,6 +390,8 @@ def test_prompts_of_several_ridges_and_row_sums_below_zero_are_refused() -> None
         match(replace(probed, prompts=several))
     with pytest.raises(ProbeError, match="linear kernel"):
         match(replace(probed, prompts=drawn(2, kernel="linear")))
+    with pytest.raises(ProbeError, match="linear kernel"):
+        Systems.of(drawn(2), range(1, N + 1), kernel="linear")
 
 
 def test_laplacian_answers_align_with_the_laplacian_kernel_alone() -> None:

@@ -111,6 +111,11 @@ BAD: dict[str, tuple[Any, str]] = {
         carded(lambda card: card["recipe"]["shape"].update(layers=2)),
         "own: the card cannot be used: the recipe's shape is not the model's",
     ),
+    "no steps": (carded(lambda card: card.pop("steps")), "steps=None must be a whole number"),
+    "figures of no use": (carded(lambda card: card.update(figures=None)), "figures=None must hold"),
+    "a figure of words": (
+        carded(lambda card: card["figures"].update(excess_error="x")), "the number excess_error"
+    ),
     "a log of something": (lambda files: files | {"own.csv": b"a,b\n1,2\n"}, "the .csv is no log"),
     "a log of words": (
         lambda files: files | {"own.csv": b"step,loss,gap_to_krr\n1,x\n"}, "the .csv is no log"

@@ -12,6 +12,7 @@ from sklearn.metrics import r2_score
 from torch import nn
 
 from krrviz.trained import probe as probing
+from krrviz.settings import SettingsError
 from krrviz.trained.gpt import GPT, LAYOUTS, Shape, shape_card
 from krrviz.trained.probe import (
     LEAST,
@@ -20,6 +21,7 @@ from krrviz.trained.probe import (
     TARGETS,
     Probed,
     ProbeError,
+    enough,
     explained,
     fitted,
     fixed_task,
@@ -269,6 +271,14 @@ def test_too_few_prompts_say_how_many_are_needed_and_so_many_do(few: int) -> Non
     with pytest.raises(ProbeError, match=f"prompts={few} of {N} points .* at least {ENOUGH}$"):
         probe(model(), TASK, few)
     assert len(probe(model(), TASK, ENOUGH).prompts.y) == ENOUGH
+
+
+def test_more_prompts_than_the_memory_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KRRVIZ_MAX_MEMORY", "1")
+    shape = Shape(n=128, layers=127, width=80, heads=2)
+    with pytest.raises(SettingsError, match=r"prompts=2048 .* 1 GiB are allowed; ask for fewer"):
+        enough(shape, Task(n=128), 2048)
+    enough(Shape(), Task(), 512)
 
 
 def test_prompts_of_one_point_are_refused() -> None:
