@@ -11,8 +11,8 @@ from sklearn.linear_model import Ridge
 from sklearn.metrics import r2_score
 from torch import nn
 
-from krrviz.trained import probe as probing
 from krrviz.settings import SettingsError
+from krrviz.trained import probe as probing
 from krrviz.trained.gpt import GPT, LAYOUTS, Shape, shape_card
 from krrviz.trained.probe import (
     LEAST,
