@@ -19,7 +19,7 @@ class Heads:
 
     attention : rows are points, columns the labelled points that a row may look at (all of them in
         the layout of pairs, the earlier ones otherwise); a point's x and y token are added up, and
-        rows divided by the sum of their sizes, since only softmax's weights are all positive
+        rows divided by the sum of their sizes, since linear attention's weights have signs
     kernel : D⁻¹K at the same places
     share : of the sizes of a row's weights that go to labelled points; alike : correlation of a
         row with D⁻¹K's, mean over rows of three points or more and over prompts
