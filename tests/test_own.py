@@ -12,7 +12,8 @@ from krrviz import Settings
 from krrviz.settings import SettingsError, View
 from krrviz.trained.abroad import live
 from krrviz.trained.gpt import GPT, Shape, digest, shape_card
-from krrviz.trained.prompts import Task
+from krrviz.trained.inside import heads
+from krrviz.trained.prompts import Task, draw
 from krrviz.trained.train import Recipe
 
 runtime_checkable(ComponentRenderer)  # what pages draw with is held against it in tests
@@ -84,3 +85,13 @@ def test_a_models_part_in_your_prompts_is_held_to_the_memory(
     model, card = own("gaussian", "interleaved")
     with pytest.raises(SettingsError, match="n=6, prompts=2 for this model would need about"):
         live(model, card, SETTINGS)
+
+
+def test_signed_weights_have_shares_between_0_and_1() -> None:
+    torch.manual_seed(0)
+    model = GPT(Shape(d=1, n=6, layers=2, width=16, heads=2, attention="linear"))
+    found = heads(model, draw(Task(d=1, n=6), 4, torch.Generator().manual_seed(0)))
+    assert ((found.share >= 0) & (found.share <= 1)).all()
+    sizes = found.attention.abs().sum(-1)[..., 1:]  # the first point may look at none
+    assert torch.allclose(sizes, torch.ones_like(sizes))
+    assert (found.attention < 0).any()

@@ -19,10 +19,10 @@ class Heads:
 
     attention : rows are points, columns the labelled points that a row may look at (all of them in
         the layout of pairs, the earlier ones otherwise); a point's x and y token are added up, and
-        rows divided by their sum
+        rows divided by the sum of their sizes, since linear attention's weights have signs
     kernel : D⁻¹K at the same places
-    share : of a row's attention that goes to labelled points; alike : correlation of a row with
-        D⁻¹K's, mean over rows of three points or more and over prompts
+    share : of the sizes of a row's weights that go to labelled points; alike : correlation of a
+        row with D⁻¹K's, mean over rows of three points or more and over prompts
     """
 
     attention: Float[Tensor, "layers heads batch N N"]
@@ -47,16 +47,18 @@ def heads(model: GPT, prompts: Prompts) -> Heads:
     ).transpose(1, 2)
     allowed = torch.ones(n, n, device=like.device)
     if model.shape.layout == "interleaved":
-        rows = weights[..., : 2 * n : 2, : 2 * n].unflatten(-1, (n, 2)).sum(-1)
+        whole = weights[..., : 2 * n : 2, :]
+        rows = whole[..., : 2 * n].unflatten(-1, (n, 2)).sum(-1)
         allowed = allowed.tril(-1)
     else:
-        rows = weights[..., :n, :n]
+        whole = weights[..., :n, :]
+        rows = whole[..., :n]
     rows = (rows * allowed).cpu().double()
     allowed = allowed.cpu().double()
 
     K = KERNELS[prompts.task.kernel](prompts.X, prompts.X, prompts.bandwidth)[:, :-1, :-1]
     kernel = _shares(K * allowed)
-    size = rows.sum(-1)
+    size = rows.abs().sum(-1) / whole.abs().sum(-1).cpu().double().clamp_min(1e-300)
     count = allowed.sum(-1)
     a, b = (value - value.sum(-1, keepdim=True) / count[:, None].clamp_min(1) * allowed
             for value in (rows, K * allowed))  # fmt: skip
@@ -75,7 +77,7 @@ def blocks(model: GPT) -> list[Block]:
 
 
 def _shares(rows: Tensor) -> Tensor:
-    size = rows.sum(-1, keepdim=True)
+    size = rows.abs().sum(-1, keepdim=True)
     return torch.where(size == 0, 0, rows / torch.where(size == 0, 1, size))
 
 

@@ -354,7 +354,7 @@ def _heads(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
     layer = state.view().layer
     st.write(
         "What each head gives to the labelled points, x and y token added up and rows divided by "
-        "their sum, beside D⁻¹K at the same places, for one prompt."
+        "the sum of their sizes, beside D⁻¹K at the same places, for one prompt."
     )
     n = task.n
     names = [str(i) for i in range(1, n + 1)]
@@ -364,6 +364,7 @@ def _heads(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
         "row_names": [f"i = {k}" for k in names], "col_names": [f"j = {k}" for k in names],
     }  # fmt: skip
     top = float(found.kernel[0].max())
+    signs = "diverging" if model.shape.attention == "linear" else "sequential"
     maps = [
         Map(
             name="kernel", title="D⁻¹K", values=found.kernel[0].numpy(), limit=top,
@@ -372,7 +373,7 @@ def _heads(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
         *(
             Map(
                 name=f"head_{h + 1}", title=f"head {h + 1}",
-                values=found.attention[layer - 1, h, 0].numpy(), limit=top,
+                values=found.attention[layer - 1, h, 0].numpy(), limit=top, kind=signs,
                 note=f"correlation with D⁻¹K {float(found.alike[layer - 1, h]):.2f}; "
                 f"{float(found.share[layer - 1, h]):.0%} of it goes to labelled points",
                 **common,
