@@ -30,15 +30,13 @@ LONGEST = 512  # labelled points that a trained model is given; its attention gr
 class Beyond:
     """Error to exact KRR by context length, up to ``FURTHER`` times that of training.
 
-    trained : the last layer; preconditioned : Richardson with the one step that is certified for
-    training's N; descent : gradient descent with the least of the prompts' own best steps 2/(μ + L)
-        at training's N
+    curves : ``lens``, the last layer; ``preconditioned_richardson`` and ``gradient_descent`` with
+        the step that is certified for training's N; ``tuned``, gradient descent with the least of
+        the prompts' own best steps 2/(μ + L) at that N
     """
 
     lengths: tuple[int, ...]
-    trained: tuple[float, ...]
-    preconditioned: tuple[float, ...]
-    descent: tuple[float, ...]
+    curves: dict[str, tuple[float, ...]]
     steps: int
 
 
@@ -50,19 +48,21 @@ def beyond(model: GPT, task: Task, prompts: int, steps: int, seed: int = 0) -> B
     exact = answers(drawn)
     at = drawn.problem(task.n)
     step = float(true_interval("plain", at).best_step.min())
-    curves: tuple[list[float], ...] = ([], [], [])
+    curves: dict[str, list[float]] = {}
     for n in lengths:
         problem = drawn.problem(n)
-        found = [
-            _last(model, drawn.X[:, :n], drawn.y[:, :n], drawn.X[:, n : n + 1])[..., 0],
-            solve(problem, "preconditioned_richardson", steps, n_max=task.n).predictions[-1, :, 0],
-            solve(problem, "gradient_descent", steps, "manual", step).predictions[-1, :, 0],
-        ]
-        for curve, f in zip(curves, found, strict=True):
+        found = {
+            "lens": _last(model, drawn.X[:, :n], drawn.y[:, :n], drawn.X[:, n : n + 1])[..., 0],
+            "tuned": solve(problem, "gradient_descent", steps, "manual", step).predictions[
+                -1, :, 0
+            ],
+        }
+        for method in ("preconditioned_richardson", "gradient_descent"):
+            found[method] = solve(problem, method, steps, n_max=task.n).predictions[-1, :, 0]
+        for name, f in found.items():
             error = pooled(f[:, None], exact[:, n : n + 1])
-            curve.append(float(error.nan_to_num(nan=torch.inf)))
-    trained, preconditioned, descent = (tuple(curve) for curve in curves)
-    return Beyond(tuple(lengths), trained, preconditioned, descent, steps)
+            curves.setdefault(name, []).append(float(error.nan_to_num(nan=torch.inf)))
+    return Beyond(tuple(lengths), {name: tuple(curve) for name, curve in curves.items()}, steps)
 
 
 @torch.no_grad()

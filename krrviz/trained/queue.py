@@ -58,14 +58,14 @@ def command(job: Job) -> list[str]:
 
 
 class Queue:
-    """Jobs in the order they came. A job that nobody holds any more is not begun."""
+    """Jobs in the order they came. A job that nobody holds any more is not begun, or ended."""
 
     def __init__(self, limit: float) -> None:
         """``limit`` : seconds that a job may run; at the interpreter's end all are ended."""
         self.limit = limit
         self.folder = Path(tempfile.mkdtemp(prefix="krrviz-"))
         self._waiting: list[weakref.ref[Job]] = []
-        self._running: Job | None = None
+        self._running: weakref.ref[Job] | None = None
         self._changed = Condition()
         self._closed = False
         atexit.register(self.close)
@@ -95,7 +95,7 @@ class Queue:
         with self._changed:
             self._closed = True
             self._changed.notify()
-            running = self._running
+            running = self._running and self._running()
         if running:
             self._end(running, "cancelled")
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -109,6 +109,10 @@ class Queue:
                 job.process.kill()
                 job.process.wait()
 
+    def _expire(self, ref: weakref.ref[Job]) -> None:
+        if job := ref():
+            self._end(job, "stopped")
+
     def _work(self) -> None:
         while True:
             with self._changed:
@@ -116,14 +120,14 @@ class Queue:
                     self._changed.wait()
                 if self._closed:
                     return
-                self._running = self._waiting.pop(0)()
-            if self._running:
-                self._run(self._running)
-                self._running = None
+                self._running = self._waiting.pop(0)
+            self._run(self._running)
+            self._running = None
 
-    def _run(self, job: Job) -> None:
+    def _run(self, ref: weakref.ref[Job]) -> None:
         with self._changed:
-            if self._closed or job.state != "waiting":
+            job = ref()
+            if job is None or self._closed or job.state != "waiting":
                 return
             try:
                 # The terminal's Ctrl-C is the server's to hear; it ends its jobs itself.
@@ -138,13 +142,19 @@ class Queue:
             if sys.platform != "win32":
                 with suppress(OSError):  # it has ended already
                     os.setpriority(os.PRIO_PROCESS, process.pid, NICE)
-        alarm = Timer(self.limit, self._end, (job, "stopped"))
+        # Whoever waited for it has gone, as with a closed tab: the next one's turn.
+        weakref.finalize(job, process.kill)
+        del job
+        alarm = Timer(self.limit, self._expire, (ref,))
         alarm.daemon = True
         alarm.start()
         with process:
             assert process.stderr is not None
             last = deque(process.stderr, 1)  # a pipe: a full disk cannot silence it
         alarm.cancel()
+        job = ref()
+        if job is None:
+            return
         with self._changed:
             job.ended = time.monotonic()
             if job.state == "running":

@@ -358,7 +358,7 @@ def _raced(name: str, main: Frame, other: Frame) -> str:
     return (
         f"**At matched loss**: what {follower} reached after {slow.step:,.0f} steps (gap "
         f"{slow.gap_to_krr:.3f}), {leader} had reached {took}, "
-        f"at least {slow.step / there:.3g} times as fast."
+        f"in {slow.step / there:.3g} times fewer steps at least, each on a schedule of its own."
     )
 
 

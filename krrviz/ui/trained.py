@@ -472,22 +472,24 @@ def _beyond(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
     task, steps = fixed_task(card), min(128, max(1, settings.steps))
     found = studied(f"beyond {steps}", card, lambda: beyond(model, task, 64, steps))
     named = {
-        "Trained, last layer": found.trained,
-        "Preconditioned Richardson": found.preconditioned,
-        "Gradient descent": found.descent,
-    }
+        "lens": ("Trained, last layer", READ_STYLES["lens"]),
+        "preconditioned_richardson": (
+            "Preconditioned Richardson, certified", STYLES["preconditioned_richardson"]
+        ),
+        "gradient_descent": ("Gradient descent, certified", STYLES["gradient_descent"]),
+        "tuned": ("Gradient descent, tuned", STYLES["nesterov"]),
+    }  # fmt: skip
     rows = pd.DataFrame(
         [
-            {"series": name, "n": n, "error": min(error, 1e300)}
-            for name, curve in named.items()
-            for n, error in zip(found.lengths, curve, strict=True)
+            {"series": title, "n": n, "error": min(error, 1e300)}
+            for name, (title, _) in named.items()
+            for n, error in zip(found.lengths, found.curves[name], strict=True)
         ]
     )
     st.write(
-        f"Prompts up to {FURTHER} times as long as training's N = {task.n}. Preconditioned "
-        "Richardson keeps the one step certified for that N. Gradient descent keeps the least of "
-        "the prompts' own best steps at that N: larger than its certified one, under which it "
-        f"would be slower and safe for longer. Both take {steps} steps (the sidebar's T)."
+        f"Prompts up to {FURTHER} times as long as training's N = {task.n}. Solvers keep one step: "
+        "the one certified for that N, or, tuned, the least of the prompts' own best steps at that "
+        f"N, which is larger. All take {steps} steps (the sidebar's T)."
     )
     figures(
         {
@@ -496,11 +498,7 @@ def _beyond(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
                 Axis("n", "context length n", log=False),
                 Axis("error", "relative error to exact KRR", domain=(1e-2, 5)),
                 title=f"One step size for all prompts, trained up to n = {task.n}",
-                looks={
-                    "Trained, last layer": READ_STYLES["lens"],
-                    "Preconditioned Richardson": STYLES["preconditioned_richardson"],
-                    "Gradient descent": STYLES["gradient_descent"],
-                },
+                looks=dict(named.values()),
             )
         },
         steps=0,

@@ -65,6 +65,21 @@ def test_a_job_trains_its_recipe(line: Queue) -> None:
     assert job.seconds > 0
 
 
+def test_a_job_that_nobody_holds_any_more_makes_room(
+    line: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs(monkeypatch, SLEEP, "")
+    job: Job | None = line.put(TINY)
+    until(lambda: job is not None and job.state == "running")
+    process = job.process if job else None
+    assert process is not None
+    other = line.put(TINY)
+    job = None
+    gc.collect()
+    assert ended(other) == "done"
+    assert process.poll() is not None
+
+
 def test_two_jobs_run_one_after_the_other(line: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     nap = "import time; time.sleep(.3)"
     programs(monkeypatch, nap, nap)
