@@ -201,11 +201,11 @@ def page(browser: Browser, serve: Callable[[], str]) -> Iterator[Page]:
 
 @pytest.fixture(scope="session")
 def settled() -> Callable[[Page], None]:
-    """Call it with a page to wait (30 s at most) until that has nothing left to do or to draw."""
+    """Call it with a page to wait (2 min at most) until that has nothing left to do or to draw."""
 
     def wait(page: Page) -> None:
         page.evaluate("window.settledSince = undefined")
-        page.wait_for_function(SETTLED, timeout=30_000, polling=50)
+        page.wait_for_function(SETTLED, timeout=120_000, polling=50)
         crash = page.get_by_test_id("stException")
         assert crash.count() == 0, crash.first.inner_text()
 

@@ -112,7 +112,7 @@ def test_the_hand_built_stack_with_other_scores_on_a_phone(
 )
 def test_what_has_no_counterpart_is_told(page: Page, app: str, query: str, told: str) -> None:
     page.goto(f"{app}/ablations?{SMALL}&ablation=constructed&{query}")
-    expect(page.get_by_text(told)).to_be_visible(timeout=30_000)
+    expect(page.get_by_text(told)).to_be_visible(timeout=120_000)
     assert page.get_by_test_id("stException").count() == 0
 
 
@@ -126,12 +126,12 @@ def test_without_any_checkpoint_each_topic_says_so(
     page.goto(f"{serve(tmp_path)}/ablations?{SMALL}")
     expect(page.get_by_test_id("stAlert")).to_contain_text(
         "Missing: main-0 (Gaussian), laplacian-0 (Laplacian), matern-0 (Matérn 3/2)",
-        timeout=30_000,
+        timeout=120_000,
     )
     settled(page)
     page.get_by_role("radio", name="Attention", exact=True).click()
     expect(page.get_by_test_id("stAlert")).to_contain_text(
-        "Missing: main-0 (Softmax), linear-0", timeout=30_000
+        "Missing: main-0 (Softmax), linear-0", timeout=120_000
     )
     page.get_by_role("radio", name="Hand-built", exact=True).click()
     settled(page)

@@ -27,7 +27,7 @@ def test_a_model_is_trained_watched_cancelled_downloaded_and_loaded(
 ) -> None:
     page.goto(f"{serve()}/workshop?n=12")
     start = page.get_by_role("button", name="Start training")
-    expect(start).to_be_enabled(timeout=30_000)
+    expect(start).to_be_enabled(timeout=120_000)
     for label, value in (("Points N", "4"), ("Steps", "2000"), ("Batch", "8")):
         field = page.get_by_role("spinbutton", name=re.compile(f"^{label}"))
         field.fill(value)
@@ -35,7 +35,7 @@ def test_a_model_is_trained_watched_cancelled_downloaded_and_loaded(
     start.press("Enter")
     expect(start).to_be_disabled()
     expect(page.get_by_text(re.compile(r"Step \d+ of 2,000, .* left: loss 0"))).to_be_visible(
-        timeout=30_000
+        timeout=120_000
     )
     early = {(row["step"], row["n"]) for row in rows(page, "own_fan")}
     assert early == {(layer, n) for layer in range(3) for n in range(1, 5)}
@@ -77,7 +77,7 @@ def test_a_model_is_trained_watched_cancelled_downloaded_and_loaded(
     assert {row["n"] for row in rows(page, "own_fan")} == {1, 2, 3, 4}
 
     page.reload()
-    expect(start).to_be_enabled(timeout=30_000)
+    expect(start).to_be_enabled(timeout=120_000)
     page.set_viewport_size({"width": 390, "height": 844})
     page.emulate_media(color_scheme="dark")
     upload.set_input_files(file)
