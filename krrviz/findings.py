@@ -37,8 +37,8 @@ CURVES = {
     "untrained krr": "Untrained, probe to KRR",
 }
 
-# How what is matched with solvers is read, in a sentence.
 POLICY_WORDS = {policy: "1/L" if policy == "one_over_l" else policy for policy in POLICIES}
+# How what is matched with solvers is read, in a sentence.
 READ_BY = {
     **READOUTS,
     "untrained krr": "a probe fitted to exact KRR, on random weights: a control",

@@ -271,13 +271,17 @@ def solve(
 def tuned(
     problem: Problem, method: str, policy: str, step_size: float | None, n_max: int
 ) -> tuple[Interval, Tensor]:
-    """The interval and the step that a policy gives a method on ``problem``."""
+    """The interval and the step that a policy gives a method on ``problem``; each 0-d or (..., 1).
+
+    Raises
+    ------
+    ValueError
+        A manual step size that is not positive.
+    """
     entry = SOLVERS[method]
     followed = entry.policy(policy) or "certified"  # conjugate gradient ignores the interval
     interval = policy_interval(followed, entry.operator, problem, n_max, step_size)
     interval = Interval(interval.low.to(problem.y), interval.high.to(problem.y))
     # 1/L for one_over_l and manual, 2/(μ + L) otherwise.
-    return interval, 1 / interval.high if followed in (
-        "one_over_l",
-        "manual",
-    ) else interval.best_step
+    step = 1 / interval.high if followed in ("one_over_l", "manual") else interval.best_step
+    return interval, step

@@ -33,10 +33,7 @@ from krrviz.ui.heatmaps import Map, heatmaps
 NEAR = (0.02, 2.0)  # layers come no nearer than this
 HEADED = 16  # prompts that heads are looked at on
 WORDS = {
-    "one_over_l": "1/L",
-    "certified": "certified",
-    "optimal": "optimal",
-    "manual": "manual",
+    **findings.POLICY_WORDS,
     "absolute": "K + λI",
     "per_sample": "K + n(λ/N)I",
 }

@@ -21,10 +21,6 @@ Settled = Callable[[Page], None]
 ROOT = Path(__file__).parents[2]
 ASKED = 16
 SMALL = f"data=gp&d=3&n=12&queries=5&prompts=3&steps=12&segments=64&asked={ASKED}"
-MODELS = ("main-0", "linear-0")
-there = pytest.mark.skipif(
-    any(checkpoints.missing(name) for name in MODELS), reason="checkpoints are not in this tree"
-)
 
 
 def rows(page: Page, name: str) -> list[dict[str, Any]]:
@@ -40,7 +36,6 @@ def asked() -> Probed:
     return probe(model, fixed_task(card), ASKED)
 
 
-@there
 def test_a_link_shows_the_kernels_and_the_models_that_are_missing(
     page: Page, app: str, settled: Settled
 ) -> None:  # the first test: the link is the first that the server is asked for
@@ -63,7 +58,6 @@ def test_a_link_shows_the_kernels_and_the_models_that_are_missing(
             expect(row).to_contain_text("[")
 
 
-@there
 def test_attention_is_compared_at_matched_loss(page: Page, app: str, settled: Settled) -> None:
     page.goto(f"{app}/ablations?{SMALL}&ablation=attention")
     settled(page)
