@@ -130,12 +130,10 @@ class Figure:
 
 
 def columns(table: pd.DataFrame) -> dict[str, list[Any]]:
-    """Return the columns as JSON holds them: six digits, None for what is not finite."""
+    """Return the columns as JSON holds them: every digit, None for what is not finite."""
 
     def plain(value: Any) -> Any:
-        if not isinstance(value, float):
-            return value
-        return float(f"{value:.6g}") if math.isfinite(value) else None
+        return None if isinstance(value, float) and not math.isfinite(value) else value
 
     return {str(name): [plain(value) for value in table[name].tolist()] for name in table}
 

@@ -132,7 +132,23 @@ class Several:
         return tuple(word for word in self.options if word in words)
 
 
-Rule = Choice | Number | Several
+@dataclass(frozen=True)
+class Text:
+    """A short text of one form: the pattern tells it to a program, ``allowed`` to a person."""
+
+    pattern: str
+    allowed: str
+
+    def parse(self, text: str) -> str:
+        return text
+
+    def check(self, value: object) -> str:
+        if isinstance(value, str) and len(value) <= 1000 and re.fullmatch(self.pattern, value):
+            return value
+        raise ValueError(f"must be {self.allowed}")
+
+
+Rule = Choice | Number | Several | Text
 
 
 @dataclass(frozen=True)
@@ -304,6 +320,9 @@ CHECKPOINTS = (
     "deep-0",
 )
 
+# Digits of a file's SHA-256 that a link carries, and columns that a file may have.
+DIGEST, MAX_COLUMNS = 16, 1_000
+
 PROBLEM, TRANSFORMER, COMPARISON, MACHINE = "problem", "transformer", "comparison", "machine"
 
 
@@ -316,6 +335,27 @@ class Settings(Record):
 
     data: str = setting(
         "motorcycle", Choice(tuple(DATASETS)), "Data", "Where the prompts come from.", PROBLEM
+    )
+    file: str = setting(
+        "none",
+        Text(f"none|[0-9a-f]{{{DIGEST}}}", f"none or {DIGEST} hexadecimal digits"),
+        "Your file",
+        "For data=csv: how the file's SHA-256 begins. The file itself is in no link.",
+        PROBLEM,
+    )
+    target: int | str = setting(
+        "last",
+        Number(1, MAX_COLUMNS, whole=True, words=("last",)),
+        "Target column",
+        "For data=csv: which column is predicted, counted from 1; last: the last that can be.",
+        PROBLEM,
+    )
+    columns: str = setting(
+        "all",
+        Text("all|[1-9][0-9]{0,3}(,[1-9][0-9]{0,3})*", "all or column numbers, as in 1,3,4"),
+        "Input columns",
+        "For data=csv: which columns are inputs, counted from 1; all: all that can be.",
+        PROBLEM,
     )
     inputs: str = setting(
         "uniform",
@@ -544,6 +584,10 @@ def check_rows(n: int, queries: int, rows: int, name: str) -> None:
         )
 
 
+STATIONS = 8  # of the tour
+CONTROLS = "|".join(Settings.table())
+
+
 @dataclass(frozen=True)
 class View(Record):
     """What is looked at, not what is computed."""
@@ -552,6 +596,13 @@ class View(Record):
 
     step: int | str = setting(
         "last", Number(0, 100_000, whole=True, words=("last",)), "Step", "The step lit.", "view"
+    )
+    lit_layer: int | str = setting(
+        "last",
+        Number(0, 128, whole=True, words=("last",)),
+        "Layer lit",
+        "The trained model's layer lit in its fans.",
+        "view",
     )
     floor: float = setting(
         1e-3, Number(1e-16, 0.1), "Error axis from", "Curves below leave the frame.", "view"
@@ -672,6 +723,29 @@ class View(Record):
     )
     fault_query: int = setting(
         1, Number(1, 1024, whole=True), "Query", "The one that is not masked as a key.", "view"
+    )
+    source: str = setting(
+        "upload", Choice(("upload", "paste", "click")), "Source", "Where rows come from.", "view"
+    )
+    station: int = setting(
+        1, Number(1, STATIONS, whole=True), "Station", "Where the tour stands.", "view"
+    )
+    answers: str = setting(
+        "-" * STATIONS,
+        Text(f"[abc-]{{{STATIONS}}}", f"{STATIONS} of a, b, c and - (not yet answered)"),
+        "Answers",
+        "What was predicted at each station of the tour.",
+        "view",
+    )
+    presenter: str = setting(
+        "off", Choice(("off", "on")), "Presenter size", "Larger type, thicker curves.", "view"
+    )
+    controls: str = setting(
+        "none",
+        Text(f"none|({CONTROLS})(,({CONTROLS}))*", "none or settings, as in bandwidth,ridge"),
+        "Controls",
+        "Which settings' controls an embedded page shows.",
+        "view",
     )
 
 

@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from krrviz.ui import shell, state
+from krrviz.ui import share, shell, state
 from krrviz.ui.attention import matrices, names, numbers, points, row, words
 from krrviz.ui.badge import badge, report
 from krrviz.ui.blocks import choose
@@ -11,10 +11,10 @@ from krrviz.ui.heatmaps import heatmaps
 
 settings = shell.settings()
 
-st.subheader("Softmax attention is the row-normalised kernel")
-st.write(
+share.head(
+    "Softmax attention is the row-normalised kernel",
     "The weights' attention, D⁻¹K from distances alone, and their difference, coloured as it nears "
-    "the tolerance. Click a cell to follow its row below."
+    "the tolerance. Click a cell to follow its row below.",
 )
 
 a = dissected(settings)

@@ -4,7 +4,7 @@ import streamlit as st
 
 from krrviz import charts
 from krrviz.frames import REFERENCES, TITLES, curve_rows, fan_rows, step_rows, thinned, titled
-from krrviz.ui import shell, state
+from krrviz.ui import share, shell, state
 from krrviz.ui.badge import badge, report
 from krrviz.ui.compute import computed, fitted_curve
 from krrviz.ui.figures import figures
@@ -13,11 +13,11 @@ FLOORS = (1e-3, 1e-6, 1e-9, 1e-15)
 
 settings, view = shell.settings(), state.view()
 
-st.subheader("A transformer solves kernel ridge regression")
-st.write(
+share.head(
+    "A transformer solves kernel ridge regression",
     "Each curve is one step: error against how many labelled points the prompt holds. The "
     "hand-built transformer retraces preconditioned Richardson. Move σ, λ, N or T; point at a "
-    "curve to light its step everywhere."
+    "curve to light its step everywhere.",
 )
 
 result, checks = computed(settings)
@@ -39,13 +39,7 @@ if result.d == 1:
         x_title=curve.x_label,
         y_title=curve.y_label,
     )
-figures(
-    shown,
-    steps=settings.steps,
-    key="fan",
-    step=None if view.step == "last" else min(int(view.step), settings.steps),
-    on_step=lambda: state.look(step=int(st.session_state.fan["step"])),
-)
+figures(shown, steps=settings.steps, key="fan")
 badge(settings, checks, result)
 st.session_state.floor = view.floor
 st.segmented_control(

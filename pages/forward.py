@@ -7,7 +7,7 @@ from krrviz.forward import equation, product_near
 from krrviz.frames import fault_rows, square_rows, state_rows, thinned
 from krrviz.surgery import place
 from krrviz.trust import RULES
-from krrviz.ui import forward, shell, state, surgery
+from krrviz.ui import forward, share, shell, state, surgery
 from krrviz.ui.attention import names
 from krrviz.ui.badge import badge, report
 from krrviz.ui.compute import checked, dissected, faulty_errors, walked
@@ -17,11 +17,11 @@ from krrviz.ui.heatmaps import heatmaps
 
 settings = shell.settings()
 
-st.subheader("The forward pass is the iteration")
-st.write(
+share.head(
+    "The forward pass is the iteration",
     "Every number the transformer holds: tokens down, channels across. Play it, or step with the "
     "arrow keys; α follows the solver update by update. Click a token to follow it, then break "
-    "something."
+    "something.",
 )
 
 a = dissected(settings)
@@ -122,8 +122,7 @@ with right:
         token_figures,
         steps=settings.steps,
         key="token",
-        step=walk.moments[moment].step,
-        led=True,
+        led=walk.moments[moment].step,
     )
 if fault:
     st.caption("Checks of the whole transformer, without the fault:")
@@ -144,8 +143,7 @@ figures(
     {"errors": charts.steps(rows, against="exact KRR", domain=(view.floor, 2.0))},
     steps=settings.steps,
     key="errors",
-    step=walk.moments[moment].step,
-    led=True,
+    led=walk.moments[moment].step,
 )
 
 # -- who hears whom, and the weights -------------------------------------------------------------

@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from krrviz import settings as module
-from krrviz.settings import DATASETS, PRESETS, Choice, Number, Settings, SettingsError, View
+from krrviz.settings import DATASETS, PRESETS, Choice, Number, Settings, SettingsError, Text, View
 from krrviz.tables import assets
 
 METHODS = (
@@ -29,6 +29,9 @@ METHODS = (
 # What the design promises: default, and the allowed words or the two ends of the range.
 PROMISED: dict[str, tuple[Any, ...]] = {
     "data": ("motorcycle", "gp", "motorcycle", "co2", "diabetes", "csv"),
+    "file": ("none", "none", "0123456789abcdef"),
+    "target": ("last", 1, 1000),
+    "columns": ("all", "all", "2", "1,3,12"),
     "inputs": ("uniform", "uniform", "clumped", "gaussian"),
     "d": (2, 1, 50),
     "noise": (0.1, 0, 1e3),
@@ -57,6 +60,7 @@ PROMISED: dict[str, tuple[Any, ...]] = {
 }
 # Words beside a range.
 PROMISED_WORDS = {
+    "target": ["last"],
     "sink": ["ridge"],
     "alpha_range": ["calibrated", "certified"],
     "input_bound": ["auto"],
@@ -105,6 +109,8 @@ def values(rule: module.Rule) -> st.SearchStrategy[Any]:
             low, high = int(rule.low), int(rule.high)
             number = st.integers(low, high) if rule.whole else st.floats(rule.low, rule.high)
             return number | word
+        case Text():
+            return st.from_regex(rule.pattern, fullmatch=True).filter(lambda text: len(text) < 999)
         case _:
             return st.lists(st.sampled_from(rule.options), min_size=1).map(tuple)
 
@@ -216,9 +222,34 @@ def test_a_link_gives_its_settings_back(chosen: dict[str, Any]) -> None:
     assert Settings.read(settings.to_query()) == (settings, ())
 
 
-@given(values(View.table()["step"].rule))
-def test_a_link_gives_its_view_back(step: int | str) -> None:
-    assert View.read(View(step=step).to_query()) == (View(step=step), ())
+@given(st.fixed_dictionaries({name: values(about.rule) for name, about in View.table().items()}))
+def test_a_link_gives_its_view_back(chosen: dict[str, Any]) -> None:
+    assert View.read(View(**chosen).to_query()) == (View(**chosen), ())
+
+
+@pytest.mark.parametrize(
+    ("link", "named"),
+    [
+        ("file=..%2F..%2Fetc%2Fpasswd", "file=../../etc/passwd must be none or 16 hexadecimal"),
+        ("file=none%0A", "file=none\ufffd must be"),
+        ("columns=1,,2", "columns=1,,2 must be all or column numbers"),
+        ("columns=0", "columns=0 must be"),
+        (f"columns={','.join(['1'] * 1000)}", "columns=1,1,1"),
+    ],
+)
+def test_a_text_of_another_form_is_refused(link: str, named: str) -> None:
+    read, (problem,) = Settings.read(f"{link}&n=9")
+    assert read == Settings(n=9)
+    assert problem.startswith(named)
+
+
+@pytest.mark.parametrize(
+    "link", ["controls=n,", "controls=colour", "controls=n%26d", "answers=abcd----", "answers=a"]
+)
+def test_a_view_of_another_form_is_refused(link: str) -> None:
+    read, (problem,) = View.read(f"{link}&step=3")
+    assert read == View(step=3)
+    assert problem.startswith(link.split("%")[0])
 
 
 def test_a_link_holds_every_field_and_its_version() -> None:

@@ -274,7 +274,7 @@ def _attention(settings: Settings) -> None:
         },
         steps=0,
         key="alike by attention",
-        led=True,
+        led=0,
     )
     st.dataframe(_models(models, kinds, ranks), hide_index=True, width="stretch", row_height=58)
     st.caption(
@@ -315,7 +315,7 @@ def _courses(logs: Mapping[str, Frame]) -> None:
         },
         steps=0,
         key="courses",
-        led=True,
+        led=0,
     )
     said = [_ended(name, rows) for name, rows in logs.items()]
     if MAIN in logs:
@@ -432,7 +432,7 @@ def _constructed(settings: Settings) -> None:
         },
         steps=0,
         key="scores",
-        led=True,
+        led=0,
     )
     last = rows[rows.step == rows.step.max()].set_index("score")
     st.markdown(_scores(last))

@@ -9,6 +9,7 @@ from krrviz.fan import Fan
 from krrviz.frames import REFERENCES, conditions, system
 from krrviz.settings import Settings
 from krrviz.trust import Check
+from krrviz.ui import share
 
 # Below this size of KRR's answer (labels have size 1) a relative error says little.
 FAINT = 0.02
@@ -69,6 +70,7 @@ def report(checks: list[Check], result: Fan | None = None) -> None:
     with st.expander(curves):
         if result:
             st.dataframe(conditions(result), hide_index=True, width="stretch")
+        share.tell("Checked", {c.name: f"{c.value:.3g}, at most {c.tolerance:.3g}" for c in checks})
         table = pd.DataFrame(
             {
                 "check": [c.name for c in checks],

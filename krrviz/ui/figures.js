@@ -4,7 +4,7 @@
 export default function ({ parentElement, data, setStateValue }) {
   const root = parentElement.querySelector(".figures");
   const panel = (root.panel ??= new Panel(root)); // kept over reruns: its views are updated
-  panel.report = () => data.report && setStateValue("step", panel.base);
+  panel.report = () => data.led || setStateValue("step", panel.base);
   panel.show(data);
   return () => panel.close();
 }
@@ -33,7 +33,11 @@ class Panel {
     };
     this.slider.onchange = () => this.report();
     this.button = root.querySelector(".play");
-    this.button.onclick = () => (this.timer ? this.rest() : this.play());
+    this.button.onclick = () => {
+      if (!this.timer) return this.play();
+      this.rest();
+      this.report();
+    };
     this.escape = (event) => event.key === "Escape" && this.pin(false);
     addEventListener("keydown", this.escape);
     this.follow = ({ detail }) => this.led && this.choose(detail); // maps with moments lead
@@ -119,7 +123,7 @@ class Panel {
     this.steps = [...new Set(held)].sort((a, b) => a - b);
     this.total = steps;
     this.slider.max = this.steps.length - 1;
-    if (step !== null && step !== this.asked) this.base = step;
+    if (step !== this.asked) this.base = step;
     else if (atEnd) this.base = this.steps.at(-1);
     this.asked = step;
     this.base = this.step = this.snap(this.base);

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+import streamlit as st
 import vl_convert
 from streamlit.components.v2 import component
 from streamlit.components.v2.types import ComponentRenderer
 
 from krrviz import charts
+from krrviz.ui import state
 from krrviz.ui.panels import panel
 
 HTML = """
@@ -55,12 +57,13 @@ def figures(
     *,
     steps: int,
     key: str,
-    step: int | None = None,
-    on_step: Callable[[], None] | None = None,
-    led: bool = False,
+    led: int | None = None,
     each: tuple[str, str] = charts.STEP,
 ) -> None:
     """Show charts that share one step, with a scrubber, legends and downloads.
+
+    The step (or layer) opened at is the view's; one chosen by letting the scrubber go or by a pin
+    becomes the view's. In between the browser needs no server.
 
     Parameters
     ----------
@@ -70,14 +73,9 @@ def figures(
         The last step, for the scrubber's "Step t = 12 of 32".
     key
         Identifies the panel over reruns, so that its charts are updated, not rebuilt.
-    step
-        The step to open at, as in a link; the last one by default. Later changes of it win over
-        the scrubber.
-    on_step
-        If given, a step chosen by releasing the scrubber or by a pin is sent to the server, which
-        finds it in ``st.session_state[key]["step"]``.
     led
-        Whether heatmaps with moments lead the way on this page; then there is no scrubber here.
+        The step of a page on which heatmaps with moments lead the way, 0 where there are no steps;
+        then there is no scrubber here.
     each
         What the steps are, in a word and a symbol, for the scrubber.
     """
@@ -90,8 +88,19 @@ def figures(
         }
         for name, figure in shown.items()
     ]
-    themes = {mode: charts.theme(mode) for mode in charts.INK}
-    data: dict[str, Any] = {"figures": panels, "steps": steps, "step": step, "themes": themes}
-    data |= {"report": on_step is not None, "led": led}
-    data["each"] = [each[0].capitalize(), each[1]]
-    panel("figures", HTML)(key=key, data=data, on_step_change=on_step)
+    field = "step" if each is charts.STEP else "lit_layer"
+    asked = getattr(state.view(), field)
+
+    def chosen() -> None:
+        step = int(st.session_state[key]["step"])
+        state.look(**{field: "last" if step == steps else step})
+
+    data: dict[str, Any] = {
+        "figures": panels,
+        "steps": steps,
+        "step": led if led is not None else steps if asked == "last" else min(asked, steps),
+        "led": led is not None,
+        "each": [each[0].capitalize(), each[1]],
+        "themes": {mode: charts.theme(mode) for mode in charts.INK},
+    }
+    panel("figures", HTML)(key=key, data=data, on_step_change=chosen)

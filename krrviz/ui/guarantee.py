@@ -49,7 +49,7 @@ def show(topic: str, settings: Settings) -> None:
 
 
 def _shown(shown: Mapping[str, Figure], key: str, steps: int | None = None) -> None:
-    figures(shown, steps=steps or 0, key=f"{key} figures", led=steps is None)
+    figures(shown, steps=steps or 0, key=f"{key} figures", led=0 if steps is None else None)
 
 
 # -- ε → depth ----------------------------------------------------------------------------------

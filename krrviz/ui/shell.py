@@ -9,18 +9,21 @@ from streamlit.navigation.page import StreamlitPage
 
 from krrviz.settings import Settings
 from krrviz.tables import assets
-from krrviz.ui import state
+from krrviz.ui import glossary, share, state
 from krrviz.ui.figures import vega
 from krrviz.ui.sidebar import sidebar
 
 # The figure, its steps and its checks are to stand on one screen of 1440 × 900.
-STYLE = """<style>
-[data-testid="stMainBlockContainer"] { padding: 2.2rem 2.5rem 1rem; }
+STYLE = (
+    f"""<style>{glossary.STYLE}"""
+    + """
+[data-testid="stMainBlockContainer"] { padding: 2.9rem 2.5rem 1rem; }
 [data-testid="stSidebarHeader"] { height: 2.5rem; margin-bottom: 0; }
 @media (max-width: 640px) {
-  [data-testid="stMainBlockContainer"] { padding: 3.2rem 1rem 1rem; }
+  [data-testid="stMainBlockContainer"] { padding: 3.6rem 1rem 1rem; }
 }
 </style>"""
+)
 
 
 def _pages() -> list[StreamlitPage]:
@@ -54,7 +57,10 @@ def run() -> None:
         sidebar()
     for problem in state.problems():
         st.warning(state.literal(problem))
+    share.start()
     page.run()
+    glossary.strip()
+    share.fill(page.url_path)
     state.write_link()
     _settle()
 

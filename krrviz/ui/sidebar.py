@@ -27,6 +27,8 @@ from krrviz.ui import state
 IN_SIGHT = ("data", "bandwidth", "ridge", "n", "steps")
 # Drawn for Gaussian process draws alone.
 GP_ONLY = ("inputs", "d", "noise")
+# Drawn on the page Own data alone.
+CSV_ONLY = ("file", "target", "columns")
 WORDS = {
     **TITLES,
     **REFERENCES,
@@ -50,9 +52,6 @@ def sidebar() -> None:
                 for name, about in Settings.table().items():
                     if about.group == group and name not in IN_SIGHT and _drawn(name):
                         _field(name)
-        with st.popover("Link to this picture", width="stretch"):
-            st.write("It carries every setting; the address bar holds it too.")
-            st.code(f"{st.context.url or ''}?{state.settings().to_query()}", wrap_lines=True)
 
 
 def _preset() -> None:
@@ -76,6 +75,8 @@ def _preset() -> None:
 
 def _drawn(name: str) -> bool:
     settings = state.settings()
+    if name in CSV_ONLY:
+        return False
     if name in GP_ONLY and settings.data != "gp":
         return False
     return name != "step_size" or settings.policy == "manual"

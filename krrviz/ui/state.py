@@ -65,11 +65,17 @@ def on_page(page: str) -> None:
     st.session_state.page = page
 
 
+def query() -> str:
+    """The query string of a complete link: every setting and all that is looked at."""
+    both = parse_qs(settings().to_query()) | parse_qs(view().to_query())
+    return urlencode(both, doseq=True)
+
+
 def write_link() -> None:
     """Make the address a complete link: every setting, also the defaults."""
     address = {key: st.query_params.get_all(key) for key in st.query_params}
     foreign = {key: address[key] for key in FOREIGN_KEYS & {*address}}
-    written = parse_qs(settings().to_query()) | parse_qs(view().to_query()) | foreign
+    written = parse_qs(query()) | foreign
     if written != address:
         st.query_params.from_dict(written)
     st.session_state.update(written=written, moved=False)

@@ -181,7 +181,7 @@ def _match(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
         },
         steps=0,
         key="ranking",
-        led=True,
+        led=0,
     )
     drawn = [
         m
@@ -199,7 +199,7 @@ def _match(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
         {f"match_{m.variant.method}": _grid(m, metric, span) for m in drawn},
         steps=0,
         key="match",
-        led=True,
+        led=0,
     )
     lengths = ", ".join(map(str, operator_at(found.prompts.task.n)))
     st.markdown("**Who wins under which step policy and metric**, with the runner-up")
@@ -302,7 +302,7 @@ def _operator(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
             Axis("r2", "R² of linear probes", log=False, domain=(-0.1, 1.02)),
             title=f"What linear probes find: {network} network",
         )
-    figures(shown, steps=0, key="operator", led=True)
+    figures(shown, steps=0, key="operator", led=0)
     last = float(found.defect[-1])
     at = result.defects["conjugate_gradient"][1:9].max()
     st.caption(
@@ -448,7 +448,7 @@ def _controls(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
             },
             steps=0,
             key="patch",
-            led=True,
+            led=0,
         )
     else:
         st.info("In a model of one layer no layer comes after α was moved: nothing could follow.")
@@ -500,7 +500,7 @@ def _beyond(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
         },
         steps=0,
         key="beyond",
-        led=True,
+        led=0,
     )
     if model.shape.layout == "interleaved":
         st.caption(
