@@ -28,7 +28,7 @@ def start() -> None:
     """Begin a page: nothing is on it."""
     mounted().clear()
     st.session_state.told = {}
-    st.session_state.pop("head", None)
+    st.session_state.pop("heading", None)
 
 
 def tell(name: str, table: Mapping[str, object]) -> None:
@@ -42,14 +42,14 @@ def head(title: str, text: str) -> None:
         st.subheader(title, width="stretch")
         slot = st.container(horizontal=True, width="content", vertical_alignment="center")
     st.html(f'<p class="glossary">{marked(text)}</p>')
-    st.session_state.head = title, text, slot
+    st.session_state.heading = title, text, slot
 
 
 def fill(page: str) -> None:
     """Put the ways out beside the heading, once all of the page is known."""
-    if "head" not in st.session_state:
+    if "heading" not in st.session_state:
         return
-    title, text, slot = st.session_state.head
+    title, text, slot = st.session_state.heading
     with slot:
         if st.context.is_embedded:
             st.link_button("Open in krrviz", f"{page or '.'}?{state.query()}")

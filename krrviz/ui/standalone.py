@@ -28,7 +28,7 @@ body { font: 16px/1.5 var(--st-font); color: var(--st-text-color); background: v
   max-width: 1200px; margin: 0 auto; padding: 16px; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1rem; } table { border-collapse: collapse; font-size: 13px; }
 .panel { margin: 16px 0; } a { color: var(--st-primary-color); }
-td, th { padding: 2px 12px 2px 0; text-align: left; vertical-align: top; }
+td, th { padding: 2px 12px 2px 0; text-align: left; vertical-align: top; overflow-wrap: anywhere; } th { min-width: 9em; }
 """  # noqa: E501
 
 # Nothing is fetched. Vega compiles its expressions, hence unsafe-eval.
