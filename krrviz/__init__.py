@@ -1,5 +1,7 @@
 """krrviz: a softmax transformer with hand-built weights solves kernel ridge regression."""
 
+from typing import TYPE_CHECKING
+
 from krrviz.construction.certificate import Certificate, certify, construction_for
 from krrviz.construction.transformer import Pass, Transformer, predict, run
 from krrviz.construction.weights import Construction, build
@@ -10,6 +12,9 @@ from krrviz.solvers import SOLVERS, solve
 from krrviz.tables import Table, TableError, read_csv
 from krrviz.tasks import sample
 from krrviz.trajectory import Step, Trajectory
+
+if TYPE_CHECKING:
+    from krrviz.estimator import TransformerKRR as TransformerKRR
 
 __all__ = [
     "PRESETS",
@@ -36,3 +41,17 @@ __all__ = [
     "sample",
     "solve",
 ]
+
+
+# scikit-learn is loaded where it is used, and need not be there otherwise. TransformerKRR is not in
+# __all__: a star import would ask for it.
+def __getattr__(name: str) -> object:
+    if name == "TransformerKRR":
+        from krrviz.estimator import TransformerKRR
+
+        return TransformerKRR
+    raise AttributeError(f"module 'krrviz' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), "TransformerKRR"])

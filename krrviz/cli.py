@@ -144,18 +144,32 @@ def _settings_help() -> str:
 
 def _problem_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("link", nargs="?", default="", help="a link of the app, or a query string")
-    command.add_argument("--csv", metavar="FILE", help="take the prompts from this CSV file")
-    command.add_argument("--target", metavar="COLUMN", help="its target; default the last column")
+    command.add_argument(
+        "--csv",
+        metavar="FILE",
+        help="take the prompts from this CSV file; of over 10^6 rows the link's seed draws as many",
+    )
+    command.add_argument(
+        "--target", metavar="COLUMN", help="its target; default the last column of numbers or dates"
+    )
+    command.add_argument(
+        "--input",
+        metavar="COLUMN",
+        action="append",
+        dest="inputs",
+        help="a column to predict the target from; may be repeated, default all others",
+    )
 
 
 def _problem(options: argparse.Namespace) -> tuple[Settings, Table | None]:
     """The settings and the table that a command names."""
     if options.csv is not None:
-        table = read_csv(options.csv, options.target)
-        return Settings.from_query(options.link, data="csv"), table
-    if options.target is None:
-        return Settings.from_query(options.link), None
-    raise SettingsError("--target names a column of --csv FILE; no file was given")
+        settings = Settings.from_query(options.link, data="csv")
+        return settings, read_csv(options.csv, options.target, options.inputs, settings.seed)
+    for name, value in (("--target", options.target), ("--input", options.inputs)):
+        if value is not None:
+            raise SettingsError(f"{name} names a column of --csv FILE; no file was given")
+    return Settings.from_query(options.link), None
 
 
 def _folder(named: str) -> Path:

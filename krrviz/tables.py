@@ -1,13 +1,15 @@
 """A table of numbers: inputs, a target, and the scaling that standardised them.
 
 Tables come from the data sets shipped with the package or from a person's own CSV file. Here a
-file is only ever read, as text; what cannot be used is refused by name in a ``TableError``, and
-what was done to the numbers on the way is told in ``Table.notices``.
+file is only ever read, as text: first into ``Columns``, all of its columns that can be used as
+numbers, then into a ``Table``, some of them chosen and standardised. What cannot be used is refused
+by name, and what was done to the numbers on the way is told in ``notices``.
 """
 
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import re
 from collections import Counter
@@ -21,7 +23,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-MAX_BYTES = 100_000_000
+MAX_BYTES = 50_000_000
 MAX_ROWS = 1_000_000
 MAX_COLUMNS = 1_000
 MIN_ROWS = 3  # two to learn from and one to predict
@@ -45,6 +47,21 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _QUOTED = re.compile(r'"[^"]*"')
 _NUMBER = re.compile(r"(?i)|nan?|[-+]?inf|[-+]?(\d+[.,]?\d*|[.,]\d+)(e[-+]?\d+)?")
 _DECIMAL_COMMA = re.compile(rb'(?:^|[;\t\r\n])[ "]*[-+]?\d*,\d')
+
+# How a date may be written, and whether a column of them says by itself which number is the day.
+_TIME = (
+    r"(?:[T ](?P<time>[0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,9})?)?"
+    r"(?:Z|[-+][0-9]{2}:?[0-9]{2})?))?"
+)
+_DATES = tuple(
+    re.compile(rf"^\s*{date}{_TIME}\s*$")
+    for date in (
+        r"(?P<year>[0-9]{4})-(?P<month>[0-9]{2})-(?P<day>[0-9]{2})",
+        r"(?P<day>[0-9]{1,2})\.(?P<month>[0-9]{1,2})\.(?P<year>[0-9]{4})",
+        r"(?P<day>[0-9]{1,2})/(?P<month>[0-9]{1,2})/(?P<year>[0-9]{4})",
+        r"(?P<month>[0-9]{1,2})/(?P<day>[0-9]{1,2})/(?P<year>[0-9]{4})",
+    )
+)
 
 
 class TableError(ValueError):
@@ -104,6 +121,83 @@ class Table:
         return y * self.y_scale + self.y_mean
 
 
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """What a CSV file holds, before anybody chose from it.
+
+    Parameters
+    ----------
+    name : the file's name, which starts every error message
+    numbers : the columns that can be used, in the file's order, NaN where a cell is missing
+    refused : the other columns and why, with a cell as an example
+    all_names : the names of all columns, in the file's order
+    units : the units that were found out: "days" of columns of dates
+    notices : what was done to the file on the way, a sentence each
+    digest : SHA-256 of the file's bytes, in hexadecimal
+    """
+
+    name: str
+    numbers: pd.DataFrame
+    refused: dict[str, str]
+    all_names: tuple[str, ...]
+    units: dict[str, str]
+    notices: tuple[str, ...]
+    digest: str
+
+    def table(self, target: str | None = None, inputs: Sequence[str] | None = None) -> Table:
+        """The chosen columns, standardised over the rows that miss none of their cells.
+
+        Parameters
+        ----------
+        target : the column to predict; the last that can be used if None
+        inputs : the columns to predict it from, in this order; all others if None
+
+        Raises
+        ------
+        TableError
+            A column that is not there or was refused; a target among the inputs, or an input
+            twice; no input left; a number that is infinite or beyond ±1e100; fewer than 3 complete
+            rows; a constant target; a spread so small that rounding hides it.
+        """
+        notices = list(self.notices)
+        try:
+            usable = list(self.numbers)
+            if not usable:
+                raise TableError(f"no column holds numbers; {_reasons(self.refused, 3)}")
+            if target is None and self.all_names[-1] not in usable:
+                notices.append(f"target: {_shown(usable[-1])}, the last column of numbers")
+            y = usable[-1] if target is None else self._column(target)
+            chosen = [c for c in usable if c != y]
+            if inputs is not None:
+                chosen = [self._column(name) for name in inputs]
+            if y in chosen:
+                raise TableError(f"column {_shown(y)} is the target; it cannot be an input too")
+            if twice := [name for name, count in Counter(chosen).items() if count > 1]:
+                raise TableError(f"inputs named twice: {_listed(twice)}; once is allowed")
+            if not chosen:
+                found = f"no input is left; a column besides {_shown(y)} must hold numbers"
+                raise TableError("; ".join([found, *filter(None, [_reasons(self.refused, 3)])]))
+            table = _standardised(
+                self.name, _complete(self.numbers[[*chosen, y]], notices), notices
+            )
+        except TableError as error:
+            raise TableError(f"data file {_shown(self.name)}: {error}") from None
+        unit = [self.units.get(name, "") for name in (*table.input_names, y)]
+        return replace(table, x_units=tuple(unit[:-1]), y_unit=unit[-1])
+
+    def _column(self, named: str) -> str:
+        """A column that can be used, however it is spaced."""
+        column = " ".join(named.split())
+        if column in self.refused:
+            raise TableError(f"column {_shown(column)} {self.refused[column]}; {self._usable()}")
+        if column not in self.numbers:
+            raise TableError(f"no column {_shown(column)} with numbers; {self._usable()}")
+        return column
+
+    def _usable(self) -> str:
+        return f"use {_listed(list(self.numbers))}"
+
+
 def assets() -> Path:
     """The folder of files that travel with the package: inside a wheel, beside it in a checkout."""
     package = Path(__file__).resolve().parent
@@ -132,8 +226,13 @@ def shipped(name: str) -> Table:
     return replace(table, name=name, x_units=tuple(x_units), y_unit=y_unit)
 
 
-def read_csv(path: str | Path, target: str | None = None) -> Table:
-    """Read a person's CSV file, which stays as it is; ``parse_csv`` says what it may hold.
+def read_csv(
+    path: str | Path,
+    target: str | None = None,
+    inputs: Sequence[str] | None = None,
+    seed: int = 0,
+) -> Table:
+    """Read a person's CSV file, which stays as it is; ``read_columns`` says what it may hold.
 
     Raises
     ------
@@ -146,44 +245,82 @@ def read_csv(path: str | Path, target: str | None = None) -> Table:
         if path.is_file():
             with path.open("rb") as file:
                 contents = file.read(MAX_BYTES + 1)
-            return parse_csv(contents, label, target)
+            return parse_csv(contents, label, target, inputs, seed)
         reason = "is a folder" if path.is_dir() else "no such file"
     except OSError as error:
         reason = f"cannot be read ({error.strerror})"
     raise TableError(f"data file {_shown(label)}: {reason}; give the path of a CSV file")
 
 
-def parse_csv(contents: bytes, name: str, target: str | None = None) -> Table:
-    """Turn the contents of a CSV file into a table.
+def parse_csv(
+    contents: bytes,
+    name: str,
+    target: str | None = None,
+    inputs: Sequence[str] | None = None,
+    seed: int = 0,
+) -> Table:
+    """Turn the contents of a CSV file into a table: ``read_columns``, then ``Columns.table``.
+
+    Raises
+    ------
+    TableError
+        Either of them refuses.
+    """
+    return read_columns(contents, name, seed).table(target, inputs)
+
+
+def read_columns(contents: bytes, name: str, seed: int = 0) -> Columns:
+    """Turn the contents of a CSV file into columns of numbers.
 
     UTF-8, UTF-16 with its mark, or Latin-1; cells separated by commas, semicolons or tabs, quoted
     or not; decimal commas where the separator is another; any line ends. A first line of numbers
-    only is data, its columns named x1, x2, … and y. All columns hold numbers (true and false are
-    1 and 0). Rows with a missing cell and empty or constant columns are left out, repeated rows
-    are kept; ``notices`` tells it.
+    and dates only is data, its columns named x1, x2, … and y.
+
+    A column of numbers may hold true and false instead, which are 1 and 0, or dates: 2024-03-01,
+    2024-03-01T12:30, 01.03.2024 (day first), or 03/01/2024 where a number above 12 says which one
+    is the day. They become days since 1970-01-01, UTC where they name a time zone. Other columns
+    are refused.
 
     Parameters
     ----------
-    contents : at most 100 MB
-    name : the table's name, which starts every error message
-    target : name of the column to predict; the last one if None
+    contents : at most 50 MB
+    name : the file's name, which starts every error message
+    seed : fixes which 10⁶ rows are kept of more than that, in the file's order
 
     Raises
     ------
     TableError
         Too large; not text; ragged or badly quoted lines; one column, over 1000, or two of one
-        name; a column of text; a number that is infinite or beyond ±1e100; fewer than 3 complete
-        rows or over 10⁶; no such target; a constant target; no input left; a spread so small
-        that rounding hides it.
+        name.
     """
     notices: list[str] = []
     try:
         if len(contents) > MAX_BYTES:
             raise TableError(f"larger than {MAX_BYTES / 1e6:g} MB, the most that is read")
-        frame = _complete(_numbers(_utf8(contents, notices), notices), notices)
-        return _standardised(name, frame, target, notices)
+        numbers, refused, dates = _numbers(_utf8(contents, notices), notices)
     except (TableError, pd.errors.ParserError) as error:
         raise TableError(f"data file {_shown(name)}: {error}") from None
+    names = tuple(numbers)
+    if dates:
+        notices.append(f"dates read as days since 1970-01-01: {_listed(dates)}")
+    if len(numbers) > MAX_ROWS:
+        notices.append(f"{MAX_ROWS} rows drawn at random of {len(numbers)}, in their order")
+        kept = np.random.default_rng(seed).choice(len(numbers), MAX_ROWS, replace=False)
+        numbers = numbers.iloc[np.sort(kept)]
+    for column in numbers.columns[numbers.isna().all()].difference([*refused]):
+        refused[column] = "is empty"
+    refused = {column: refused[column] for column in names if column in refused}
+    if refused:
+        notices.append(f"columns left out: {_reasons(refused, 12)}")
+    return Columns(
+        name=name,
+        numbers=numbers.drop(columns=list(refused)),
+        refused=refused,
+        all_names=names,
+        units=dict.fromkeys(dates, "days"),
+        notices=tuple(notices),
+        digest=hashlib.sha256(contents).hexdigest(),
+    )
 
 
 def _shown(value: object) -> str:
@@ -196,6 +333,13 @@ def _listed(names: Sequence[str]) -> str:
     """Names fit for a message: the first twelve, and how many more."""
     more = f" and {len(names) - 12} more" if len(names) > 12 else ""
     return ", ".join(map(_shown, names[:12])) + more
+
+
+def _reasons(refused: dict[str, str], most: int) -> str:
+    """Why columns are refused, ``most`` of them and how many more."""
+    told = [f"column {_shown(column)} {reason}" for column, reason in refused.items()]
+    more = [f"{len(told) - most} more columns"] if len(told) > most else []
+    return "; ".join([*told[:most], *more])
 
 
 def _utf8(contents: bytes, notices: list[str]) -> bytes:
@@ -215,7 +359,7 @@ def _utf8(contents: bytes, notices: list[str]) -> bytes:
 
 def _separator(contents: bytes) -> str:
     """The separator that occurs in the first line, and as often in most of the next ones."""
-    sample = _QUOTED.sub("", contents[:65_536].decode(errors="ignore"))
+    sample = _QUOTED.sub("", contents[:1_000_000].decode(errors="ignore"))
     lines = [line for line in sample.splitlines() if line.strip()][:50] or [""]
     counts = {separator: [line.count(separator) for line in lines] for separator in "\t;,"}
     return max(counts, key=lambda s: counts[s][0] and counts[s].count(counts[s][0]))
@@ -228,10 +372,8 @@ def _first_line(contents: bytes, separator: str) -> list[str]:
     first: list[str] = []
     try:
         rows = (row for row in reader if row not in ([], [""]))  # blank lines do not count
-        for count, row in enumerate(rows):
+        for row in rows:
             first = first or row
-            if count > MAX_ROWS:
-                raise TableError(f"more than {MAX_ROWS} rows, the most that is read")
             if len(row) != len(first):
                 found = f"line {reader.line_num} has {len(row)} cells and the first {len(first)}"
                 raise TableError(f"{found}; every line needs as many as the first")
@@ -245,14 +387,18 @@ def _first_line(contents: bytes, separator: str) -> list[str]:
     return first
 
 
-def _numbers(contents: bytes, notices: list[str]) -> pd.DataFrame:
-    """All cells as float64, NaN where one is missing, under the columns' names."""
+def _numbers(contents: bytes, notices: list[str]) -> tuple[pd.DataFrame, dict[str, str], list[str]]:
+    """All cells as float64, NaN where one is missing; why columns are refused; those of dates.
+
+    A refused column holds NaN.
+    """
     separator = _separator(contents)
     first = _first_line(contents, separator)
     decimal = "," if separator != "," and _DECIMAL_COMMA.search(contents) else "."
     if decimal == ",":
         notices.append("decimal commas read as decimal points")
-    header = None if all(_NUMBER.fullmatch(cell.strip()) for cell in first) else 0
+    data = all(_NUMBER.fullmatch(cell.strip()) or _dated(cell) for cell in first)
+    header = None if data else 0
     names = [" ".join(cell.split()) or f"column {i}" for i, cell in enumerate(first, start=1)]
     if header is None:
         names = [*(f"x{i}" for i in range(1, len(first))), "y"]
@@ -263,46 +409,81 @@ def _numbers(contents: bytes, notices: list[str]) -> pd.DataFrame:
     read = partial(pd.read_csv, sep=separator, decimal=decimal, header=header, names=names)
     read = partial(read, index_col=False, skipinitialspace=True)
     try:
-        return read(io.BytesIO(contents), dtype="float64")
+        return read(io.BytesIO(contents), dtype="float64"), {}, []
     except ValueError:  # a cell is not a number: read again, as text, to say which
         points = str.maketrans(f"{decimal}.", f".{decimal}")
+        texts: dict[str, str] = {}  # the first such cell of a column
         with read(io.BytesIO(contents), dtype="str", chunksize=50_000) as chunks:
             for name, cells in (column for chunk in chunks for column in chunk.items()):
-                cells = cells.dropna()
-                numbers = pd.to_numeric(cells.str.translate(points), errors="coerce")
-                for text in cells[pd.isna(numbers)]:
-                    found = f"column {_shown(name)} holds text ({_shown(text)})"
-                    raise TableError(
-                        f"{found}; it must hold numbers, decimal sign '{decimal}'"
-                    ) from None
+                if name not in texts:
+                    cells = cells.dropna()
+                    numbers = pd.to_numeric(cells.str.translate(points), errors="coerce")
+                    texts |= {str(name): text for text in cells[pd.isna(numbers)].iloc[:1]}
+    kinds = {name: "str" if name in texts else "float64" for name in names}
+    try:
+        frame = read(io.BytesIO(contents), dtype=kinds)
+    except ValueError:
         raise TableError("a cell is not a number; all of them must be") from None
+    refused, dates = dict[str, str](), list[str]()
+    for name, text in texts.items():
+        words = frame[name]
+        truth = words.dropna().isin(["True", "TRUE", "true", "False", "FALSE", "false"])
+        found = [] if truth.all() else _days(words)
+        if truth.all():
+            frame[name] = words.str.lower().map({"true": 1.0, "false": 0.0})
+            continue
+        frame[name] = found[0] if len(found) == 1 else np.nan
+        if len(found) == 1:
+            dates.append(name)
+        elif found:
+            refused[name] = f"holds dates ({_shown(text)}) that may be day or month first"
+        else:
+            sign = f"; decimal sign '{decimal}'" if _NUMBER.fullmatch(text.strip()) else ""
+            refused[name] = f"holds text ({_shown(text)}{sign})"
+    return frame.astype("float64"), refused, dates
+
+
+def _dated(cell: str) -> bool:
+    """Whether a cell is written like a date."""
+    return any(form.match(cell) for form in _DATES)
+
+
+def _days(cells: pd.Series) -> list[pd.Series]:
+    """Days since 1970-01-01, for each way in which every cell is a date; NaN where one misses."""
+    held, found = cells.dropna(), []
+    for form in _DATES:
+        if not form.match(held.iloc[0]):
+            continue
+        parts = held.astype(object).str.extract(form)
+        date = parts.year + "-" + parts.month.str.zfill(2) + "-" + parts.day.str.zfill(2)
+        stamps = pd.to_datetime(
+            date + "T" + parts.time.fillna("00:00"), format="ISO8601", errors="coerce", utc=True
+        )
+        if stamps.notna().all():
+            days = (stamps - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)
+            found.append(days.reindex(cells.index))
+    return found
 
 
 def _complete(frame: pd.DataFrame, notices: list[str]) -> pd.DataFrame:
-    """The rows without a missing cell, once the columns that hold nothing are left out."""
-    filled = frame.dropna(axis="columns", how="all")
-    complete = filled.dropna()
-    rows = len(complete) if complete.size else 0
-    if not MIN_ROWS <= rows <= MAX_ROWS:
-        found = f"number of complete rows: {rows} not in [{MIN_ROWS}, {MAX_ROWS}]"
+    """The rows without a missing cell."""
+    complete = frame.dropna()
+    if len(complete) < MIN_ROWS:
+        found = f"number of complete rows: {len(complete)} is under {MIN_ROWS}"
         raise TableError(f"{found}; the least is two to learn from and one to predict")
-    missing = len(filled) - rows
+    missing = len(frame) - len(complete)
     told = {
-        "empty columns left out": _listed([name for name in frame if name not in filled]),
-        "rows with a missing cell left out": missing and f"{missing} of {len(filled)}",
+        "rows with a missing cell left out": missing and f"{missing} of {len(frame)}",
         "rows that repeat an earlier one, kept": complete.duplicated().sum(),
     }
     notices += [f"{what}: {which}" for what, which in told.items() if which]
     return complete
 
 
-def _standardised(name: str, frame: pd.DataFrame, target: str | None, notices: list[str]) -> Table:
+def _standardised(name: str, frame: pd.DataFrame, notices: list[str]) -> Table:
     """z = (value − mean)/sd of each column, the sd over all rows (divisor: their number)."""
-    target = str(frame.columns[-1]) if target is None else " ".join(target.split())
-    if target not in frame:
-        raise TableError(f"no column {_shown(target)} with numbers; use {_listed(list(frame))}")
-    names = [*(column for column in frame if column != target), target]
-    values = np.asfortranarray(frame[names])  # so that sums down a column are pairwise
+    *_, target = names = [str(column) for column in frame]
+    values = np.asfortranarray(frame)  # so that sums down a column are pairwise
     size = np.abs(values).max(axis=0)
     for i in np.flatnonzero(size > MAX_SIZE)[:1]:
         found = f"column {_shown(names[i])} holds a number of size {size[i]:g}"

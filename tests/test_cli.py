@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 import torch
 
-from krrviz import Settings, cli, fan_frame
+from krrviz import Settings, cli, fan_frame, tables
 from krrviz.cli import main
 from krrviz.guarantee import guarantee
 from krrviz.scaling import SWEEPS
@@ -457,6 +457,37 @@ def test_the_target_may_be_any_column(own: str, tmp_path: Path) -> None:
     assert figures[0] != figures[1]
 
 
+def test_the_inputs_may_be_chosen(own: str, tmp_path: Path) -> None:
+    alone = tmp_path / "alone.csv"
+    alone.write_text("\n".join(f"{line.partition(',')[2]}" for line in CSV.splitlines()), "utf-8")
+    for name, arguments in (
+        ("chosen", ["--csv", own, "--input", "mass"]),
+        ("all", ["--csv", own, "--input", "mass", "--input", "age"]),
+        ("alone", ["--csv", str(alone)]),
+    ):
+        assert main(["run", OWN, *arguments, "--out", str(tmp_path / name)]) == 0
+    chosen, every, expected = (
+        (tmp_path / name / "fan.csv").read_bytes() for name in ("chosen", "all", "alone")
+    )
+    assert chosen == expected != every
+
+
+def test_the_seed_samples_the_rows_of_a_long_file(
+    own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "MAX_ROWS", 20)
+    seen = list[tables.Table]()
+
+    def kept(*arguments: Any) -> tables.Table:
+        seen.append(tables.read_csv(*arguments))
+        return seen[-1]
+
+    monkeypatch.setattr(cli, "read_csv", kept)
+    assert main(["run", OWN + "&seed=5", "--csv", own, "--out", str(tmp_path)]) == 0
+    np.testing.assert_array_equal(seen[0].X, tables.read_csv(own, seed=5).X)
+    assert "20 rows drawn at random of 32" in loaded(tmp_path / "summary.json")["notices"][0]
+
+
 # -- what is refused ------------------------------------------------------------------------------
 
 BAD = {
@@ -471,6 +502,8 @@ BAD = {
     "no such file": (["", "--csv", "nowhere.csv"], "nowhere.csv"),
     "folder for a file": (["", "--csv", "."], "is a folder"),
     "target without a file": (["", "--target", "y"], "--target names a column of --csv FILE"),
+    "input without a file": (["", "--input", "y"], "--input names a column of --csv FILE"),
+    "no such input": ([OWN, "--csv", "OWN", "--input", "width"], "no column 'width'"),
     "too few rows": (["n=40", "--csv", "OWN"], "n=40 with queries=32 needs 72 rows but own.csv"),
     "no such column": ([OWN, "--csv", "OWN", "--target", "width"], "no column 'width'"),
 }

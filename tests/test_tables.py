@@ -1,9 +1,13 @@
 """Tables against Python's own float and statistics, scikit-learn, statsmodels and R's figures."""
 
+import csv
 import datetime
+import io
 import math
 import os
+import shutil
 import statistics
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +20,16 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from krrviz import tables
-from krrviz.tables import SHIPPED, Table, TableError, assets, parse_csv, read_csv, shipped
+from krrviz.tables import (
+    SHIPPED,
+    Table,
+    TableError,
+    assets,
+    parse_csv,
+    read_columns,
+    read_csv,
+    shipped,
+)
 
 
 def raw(table: Table) -> np.ndarray:
@@ -66,7 +79,10 @@ SAME = {
     ),
     "empty columns, as a spreadsheet leaves them": (
         b"a,b,,y,\n1.5,-2,,10,\n2.5,.25,,30,\n-3,4e2,,20,\n",
-        ("empty columns left out: 'column 3', 'column 5'",),
+        (
+            "left out: column 'column 3' is empty; column 'column 5' is empty",
+            "target: 'y', the last column of numbers",
+        ),
     ),
 }
 
@@ -204,11 +220,11 @@ REFUSED = {
     "empty": (b"", None, ["empty"]),
     "blank": (b" \r\n\n  \n", None, ["empty"]),
     "only a mark": (b"\xef\xbb\xbf", None, ["empty"]),
-    "names only": (b"x,y\n", None, ["complete rows: 0", "3"]),
+    "names only": (b"x,y\n", None, ["no column holds numbers", "'x' is empty", "'y' is empty"]),
     "one row": (b"x,y\n1,2\n", None, ["complete rows: 1", "3"]),
     "two rows": (b"x,y\n1,2\n3,4\n", None, ["complete rows: 2", "3"]),
     "two complete rows": (b"x,y\n1,2\n3,4\n5,\n,6\n", None, ["complete rows: 2", "3"]),
-    "all cells missing": (b"x,y\n,\n,\n,\n", None, ["complete rows: 0"]),
+    "all cells missing": (b"x,y\n,\n,\n,\n", None, ["no column holds numbers", "'x' is empty"]),
     "NUL": (b"x,y\n1,2\n2,\x003\n3,4\n", None, ["not a text file", "UTF-8"]),
     "a picture": (b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR", None, ["not a text file"]),
     "a pickle": (b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00}\x94.", None, ["not a text file"]),
@@ -219,8 +235,8 @@ REFUSED = {
     "UTF-32": (PLAIN.encode("utf-32"), None, ["not a text file"]),
     "text in a column": (
         b"x,city,y\n1,,2\n2,Paris,3\n3,Rome,4\n",
-        None,
-        ["column 'city'", "'Paris'", "must hold numbers"],
+        "city",
+        ["column 'city' holds text ('Paris')", "use 'x', 'y'"],
     ),
     "text late in a column": (
         b"x,y\n" + b"1,2\n" * 120_000 + b"1,two\n",
@@ -229,12 +245,12 @@ REFUSED = {
     ),
     "text beside decimal commas": (
         b"x;city;y\n1,5;Paris;2\n2;Rome;3\n3;;4\n",
-        None,
+        " city ",
         ["column 'city'", "'Paris'"],
     ),
     "decimal commas and points": (
         b"x;z;y\n1,5;2;2\n2;3.5;3\n",
-        None,
+        "z",
         ["column 'z'", "'3.5'", "decimal sign ','"],
     ),
     "decimal commas between commas": (
@@ -242,7 +258,28 @@ REFUSED = {
         None,
         ["column 'x'", "'1,5'", "decimal sign '.'"],
     ),
-    "a date": (b"day,y\n2020-01-01,2\n2020-01-02,3\n", None, ["column 'day'", "'2020-01-01'"]),
+    "a date that is none": (
+        b"day,y\n2020-01-01,2\n2020-02-30,3\n2020-01-03,3\n",
+        None,
+        ["column 'day' holds text ('2020-01-01')"],
+    ),
+    "dates of two kinds": (
+        b"day,y\n2020-01-01,2\n02.01.2020,3\n2020-01-03,3\n",
+        None,
+        ["column 'day' holds text ('2020-01-01')"],
+    ),
+    "day or month": (
+        b"day,y\n01/02/2020,2\n02/12/2020,3\n12/03/2020,3\n",
+        None,
+        ["no input", "column 'day' holds dates ('01/02/2020') that may be day or month first"],
+    ),
+    "slashes that fit neither way": (
+        b"day,y\n13/01/2020,2\n01/13/2020,3\n",
+        None,
+        ["column 'day' holds text ('13/01/2020')"],
+    ),
+    "text alone": (b"a,b\nu,v\nw,x\n", None, ["no column holds numbers", "'a' holds text ('u')"]),
+    "text but for the target": (b"a,b\nu,1\nw,2\n", None, ["no input", "'a' holds text ('u')"]),
     "thousands": (b'x,y\n"1,234",2\n2,3\n3,4\n', None, ["column 'x'", "'1,234'"]),
     "thousands and decimal commas": (b"x;y\n1.234,5;2\n2;3\n", None, ["column 'x'", "'1.234,5'"]),
     "true beside numbers": (b"x,y\nTrue,2\n2,3\n3,4\n", None, ["column 'x'", "'True'"]),
@@ -250,7 +287,7 @@ REFUSED = {
     "hexadecimal": (b"x,y\n0x10,2\n2,3\n3,4\n", None, ["column 'x'", "'0x10'"]),
     "a quoted space": (b'x,y\n" ",2\n2,3\n3,4\n', None, ["column 'x'", "' '"]),
     "no such target": (PLAIN.encode(), "z", ["'z'", "'a', 'b', 'y'"]),
-    "empty target": (b"x,y\n1,\n2,\n3,\n", "y", ["'y'", "use 'x'"]),
+    "empty target": (b"x,y\n1,\n2,\n3,\n", "y", ["column 'y' is empty", "use 'x'"]),
     "constant target": (b"x,y\n1,.1\n2,.1\n3,.1\n", None, ["target 'y'", "0.1", "vary"]),
     "constant inputs": (b"k,l,y\n1,2,1\n1,2,2\n1,2,3\n", None, ["no input"]),
     "inputs all empty": (b"x,y\n,1\n,2\n,3\n", None, ["no input"]),
@@ -288,6 +325,199 @@ def test_refused_by_name(case: str) -> None:
     assert [part for part in parts if part not in message] == []
 
 
+# Columns of text and of dates: contents, names, raw rows, units, notices.
+DAYS = [datetime.date(2024, 3, 1), datetime.date(1969, 12, 31), datetime.date(2000, 2, 29)]
+EPOCH = [float(day.toordinal() - datetime.date(1970, 1, 1).toordinal()) for day in DAYS]
+DATED = {
+    "ISO": ([day.isoformat() for day in DAYS], EPOCH),
+    "ISO, time after T": ([f"{day}T12:30" for day in DAYS], [e + 12.5 / 24 for e in EPOCH]),
+    "ISO, time after a space": ([f"{day} 06:00:00" for day in DAYS], [e + 0.25 for e in EPOCH]),
+    "UTC": ([f"{day}T18:00:00.000Z" for day in DAYS], [e + 0.75 for e in EPOCH]),
+    "a time zone": ([f"{day}T01:00+02:00" for day in DAYS], [e - 1 / 24 for e in EPOCH]),
+    "one with a time": (
+        ["2024-03-01", "1969-12-31T12:00", "2000-02-29"],
+        [EPOCH[0], EPOCH[1] + 0.5, EPOCH[2]],
+    ),
+    "day first, dots": ([f"{day:%d.%m.%Y}" for day in DAYS], EPOCH),
+    "dots without zeros": (["1.3.2024", "31.12.1969", "29.2.2000 00:00"], EPOCH),
+    "day first, slashes": ([f"{day:%d/%m/%Y}" for day in DAYS], EPOCH),
+    "month first, slashes": ([f"{day:%m/%d/%Y}" for day in DAYS], EPOCH),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+@pytest.mark.parametrize("case", DATED)
+def test_dates_become_days(case: str, separator: str) -> None:
+    written, expected = DATED[case]
+    lines = [["day", "y"], *([day, str(i)] for i, day in enumerate(written)), ["", "9"]]
+    contents = "\n".join(map(separator.join, lines)).encode()
+    columns = read_columns(contents, "x")
+    assert columns.numbers.day.tolist()[:3] == pytest.approx(expected, rel=0, abs=1e-9)
+    assert columns.refused == {}
+    table = columns.table()
+    np.testing.assert_allclose(raw(table)[:, 0], expected, rtol=0, atol=1e-9)
+    assert (table.x_units, table.y_unit) == (("days",), "")
+    assert_told(table, ("dates read as days since 1970-01-01: 'day'", "missing cell left out: 1"))
+    turned = columns.table("day")
+    assert (turned.x_units, turned.y_unit) == (("",), "days")
+
+
+def test_dates_without_names() -> None:
+    table = parse_csv(b"2024-03-01,1\n2024-03-02,2\n2024-03-03,4\n", "x")
+    assert names(table) == ("x1", "y")
+    np.testing.assert_allclose(raw(table), [[19783, 1], [19784, 2], [19785, 4]], rtol=1e-14)
+
+
+MIXED = (
+    b"id,species,size,when,mark,weight,island\n"
+    b"1,setosa,1.5,2024-01-01,,10,north\n2,virginica,2.5,2024-01-02,,30,south\n"
+    b"3,setosa,,2024-01-03,,20,north\n4,setosa,4.5,2024-01-05,,25,\n"
+)
+
+
+def test_columns_of_text_are_left_out_and_named() -> None:
+    columns = read_columns(MIXED, "iris.csv")
+    assert columns.all_names == ("id", "species", "size", "when", "mark", "weight", "island")
+    assert list(columns.numbers) == ["id", "size", "when", "weight"]
+    assert columns.refused == {
+        "species": "holds text ('setosa')", "mark": "is empty", "island": "holds text ('north')"
+    }  # fmt: skip
+    assert np.isnan(columns.numbers["size"].to_numpy()).tolist() == [False, False, True, False]
+    table = columns.table()
+    assert names(table) == ("id", "size", "when", "weight")
+    assert table.rows == 3
+    assert_told(
+        table,
+        (
+            "dates read",
+            "left out: column 'species' holds text ('setosa'); column 'mark' is empty; column "
+            "'island' holds text ('north')",
+            "target: 'weight', the last column of numbers",
+            "missing cell left out: 1 of 4",
+        ),
+    )
+
+
+def test_rows_are_dropped_for_chosen_columns_alone() -> None:
+    columns = read_columns(MIXED, "iris.csv")
+    table = columns.table("weight", ["when", " id "])
+    assert names(table) == ("when", "id", "weight")
+    np.testing.assert_allclose(
+        raw(table),
+        [[19723, 1, 10], [19724, 2, 30], [19725, 3, 20], [19727, 4, 25]],
+        rtol=1e-14,
+    )
+    assert (table.x_units, table.y_unit) == (("days", ""), "")
+    assert not [text for text in table.notices if "missing" in text or "target" in text]
+    same = parse_csv(MIXED, "iris.csv", "weight", ["when", "id"])
+    assert np.array_equal(same.X, table.X)
+    assert same.notices == table.notices
+
+
+@pytest.mark.parametrize(
+    ("target", "inputs", "told"),
+    [
+        ("species", None, "column 'species' holds text ('setosa'); use 'id', 'size'"),
+        ("mark", None, "column 'mark' is empty; use 'id'"),
+        ("weight", ["id", "island"], "column 'island' holds text ('north'); use 'id'"),
+        ("weight", ["id", "width"], "no column 'width' with numbers; use 'id'"),
+        ("weight", ["id", "weight"], "column 'weight' is the target; it cannot be an input too"),
+        ("weight", ["id", " id"], "inputs named twice: 'id'; once is allowed"),
+        ("weight", [], "no input is left"),
+    ],
+)
+def test_choices_that_cannot_be(target: str, inputs: list[str] | None, told: str) -> None:
+    with pytest.raises(TableError) as error:
+        parse_csv(MIXED, "iris.csv", target, inputs)
+    assert str(error.value).startswith("data file 'iris.csv': ")
+    assert told in str(error.value)
+
+
+def test_a_column_that_is_not_chosen_may_hold_anything() -> None:
+    contents = b"x,far,y\n1,1e300,2\n2,inf,3\n3,0,5\n"
+    assert parse_csv(contents, "x", inputs=["x"]).rows == 3
+    with pytest.raises(TableError, match="column 'far' holds a number of size inf"):
+        parse_csv(contents, "x")
+
+
+def test_true_and_false_beside_a_column_of_text() -> None:
+    columns = read_columns(b"b,word,y\nTrue,u,2\nfalse,v,3\n,w,5\n", "x")
+    np.testing.assert_array_equal(columns.numbers.b, [1, 0, np.nan])
+    assert list(columns.refused) == ["word"]
+
+
+def test_the_digest_is_the_files(tmp_path: Path) -> None:
+    if (tool := shutil.which("sha256sum")) is None:
+        pytest.skip("no sha256sum here")
+    (tmp_path / "mine.csv").write_bytes(MIXED)
+    printed = subprocess.check_output([tool, tmp_path / "mine.csv"], text=True)
+    assert read_columns(MIXED, "x").digest == printed.split()[0]
+
+
+HOSTILE = ["x" * 100_000, "<script>alert(1)</script>", "\u202eright\u202d to left", "=1+1", "'; --"]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_name_is_only_a_name(name: str) -> None:
+    contents = f'"{name}",city,y\n1,<b>,2\n2,v,3\n3,w,5\n'.encode()
+    columns = read_columns(contents, name)
+    assert list(columns.numbers) == [name, "y"]
+    table = columns.table(name)
+    assert names(table) == ("y", name)
+    for refused in (name + "?", "city"):
+        with pytest.raises(TableError) as error:
+            columns.table(refused)
+        assert len(str(error.value)) < 900
+        assert str(error.value).isprintable()
+    assert all(len(text) < 900 and text.isprintable() for text in table.notices)
+
+
+def test_a_nul_in_a_name_is_no_text() -> None:
+    with pytest.raises(TableError, match="not a text file"):
+        read_columns(b"x\x00,y\n1,2\n", "x")
+
+
+START = datetime.datetime(1970, 1, 1)
+
+
+@given(
+    st.lists(
+        st.text(st.characters(exclude_categories=["Cc", "Cs", "Zs", "Zl", "Zp"]), min_size=1),
+        min_size=2,
+        max_size=5,
+        unique=True,
+    ),
+    st.data(),
+    st.sampled_from(",;\t"),
+)
+def test_what_python_writes_is_read_back(
+    head: list[str], data: st.DataObject, separator: str
+) -> None:
+    kinds = {
+        "number": st.none() | st.floats(allow_nan=False, allow_infinity=False),
+        "date": st.none() | st.datetimes(START.replace(year=1700), START.replace(year=2200)),
+        "text": st.sampled_from(['a "word"', "two\nlines", "a;b", "a,b", "a\tb", "é"]),
+    }  # fmt: skip
+    kind = [data.draw(st.sampled_from([*kinds])) for _ in head]
+    rows = data.draw(st.lists(st.tuples(*(kinds[k] for k in kind)), min_size=1, max_size=6))
+    head = [f"{name}é" for name in head]  # never a number
+    out = io.StringIO()
+    writer = csv.writer(out, delimiter=separator, quoting=csv.QUOTE_ALL)
+    writer.writerows([head, *rows])
+    columns = read_columns(out.getvalue().encode(), "x")
+    assert columns.all_names == tuple(head)
+    for i, (name, k) in enumerate(zip(head, kind, strict=True)):
+        held = [row[i] for row in rows]
+        if k == "text" or all(value is None for value in held):
+            assert ("is empty" if k != "text" else "holds text") in columns.refused[name]
+            continue
+        if k == "date":
+            held = [day and (day - START) / datetime.timedelta(days=1) for day in held]
+            assert columns.units[name] == "days"
+        expected = np.array(held, dtype=float)
+        np.testing.assert_allclose(columns.numbers[name], expected, rtol=1e-14, atol=1e-10)
+
+
 def test_refuses_a_file_over_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "big.csv"
     path.write_bytes(PLAIN.encode())
@@ -298,19 +528,30 @@ def test_refuses_a_file_over_the_limit(tmp_path: Path, monkeypatch: pytest.Monke
         read_csv(path)
 
 
-def test_refuses_rows_over_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_rows_than_the_limit_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "MAX_ROWS", 30)
+    rows = [[i, i * i % 17] for i in range(100)]
+    contents = ("i,y\n" + "".join(f"{i},{y}\n" for i, y in rows)).encode()
+    kept = raw(parse_csv(contents, "x", seed=3)).round(9).tolist()
+    assert len(kept) == len({i for i, _ in kept}) == 30
+    assert kept == [row for row in rows if row in kept]  # rows of the file, in its order
+    assert_told(parse_csv(contents, "x"), ("30 rows drawn at random of 100",))
+    assert raw(parse_csv(contents, "x", seed=3)).round(9).tolist() == kept
+    assert raw(parse_csv(contents, "x", seed=4)).round(9).tolist() != kept
+    # Each row is as likely as any other: 30 of 100, within five standard deviations.
+    drawn = np.concatenate([read_columns(contents, "x", s).numbers.i for s in range(200)])
+    assert abs(np.bincount(drawn.astype(int), minlength=100) - 60).max() < 5 * math.sqrt(42)
+
+
+def test_as_many_rows_as_the_limit_are_all_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "MAX_ROWS", 3)
-    body = PLAIN.partition("\n")[2]
     for head in ("a,b,y\n", ""):
-        assert parse_csv((head + body).encode(), "x").rows == 3
-        with pytest.raises(TableError, match=r"more than 3 rows|4 not in \[3, 3\]"):
-            parse_csv((head + body + "7,8,9\n").encode(), "x")
-    with pytest.raises(TableError, match="more than 3 rows"):
-        parse_csv((body * 9).encode(), "x")
+        table = parse_csv((head + PLAIN.partition("\n")[2]).encode(), "x")
+        np.testing.assert_allclose(raw(table), ROWS, rtol=1e-15, atol=1e-14)
 
 
 def test_the_limits_are_those_told() -> None:
-    assert (tables.MAX_BYTES, tables.MAX_ROWS) == (100_000_000, 1_000_000)
+    assert (tables.MAX_BYTES, tables.MAX_ROWS) == (50_000_000, 1_000_000)
 
 
 @pytest.mark.parametrize(
