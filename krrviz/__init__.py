@@ -1,6 +1,7 @@
 """krrviz: a softmax transformer with hand-built weights solves kernel ridge regression."""
 
 from krrviz.construction.certificate import Certificate, certify, construction_for
+from krrviz.construction.stored import StoredError, load_construction, save_construction
 from krrviz.construction.transformer import Pass, Transformer, predict, run
 from krrviz.construction.weights import Construction, build
 from krrviz.frames import fan_frame
@@ -21,6 +22,7 @@ __all__ = [
     "Settings",
     "SettingsError",
     "Step",
+    "StoredError",
     "Table",
     "TableError",
     "Trajectory",
@@ -30,9 +32,11 @@ __all__ = [
     "certify",
     "construction_for",
     "fan_frame",
+    "load_construction",
     "predict",
     "read_csv",
     "run",
     "sample",
+    "save_construction",
     "solve",
 ]
