@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from krrviz.construction.certificate import Certificate, certify, construction_for
+from krrviz.construction.stored import StoredError, load_construction, save_construction
 from krrviz.construction.transformer import Pass, Transformer, predict, run
 from krrviz.construction.weights import Construction, build
 from krrviz.frames import fan_frame
@@ -26,6 +27,7 @@ __all__ = [
     "Settings",
     "SettingsError",
     "Step",
+    "StoredError",
     "Table",
     "TableError",
     "Trajectory",
@@ -35,10 +37,12 @@ __all__ = [
     "certify",
     "construction_for",
     "fan_frame",
+    "load_construction",
     "predict",
     "read_csv",
     "run",
     "sample",
+    "save_construction",
     "solve",
 ]
 

@@ -119,14 +119,32 @@ class Figure:
     alt: str
 
     def chart(self) -> alt.LayerChart:
-        """Return the chart with its rows in it, for a notebook or a file."""
+        """Return the chart with its rows in it, of the browser's saved size, for a file."""
         data = {name: columns(table) for name, table in self.tables.items()}
         rows = {
             name: [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
             for name, table in data.items()
         }
-        spec = {**self.spec, "datasets": rows, "description": self.alt}
+        size = {"width": 640, "height": 400}
+        spec = {**size, **self.spec, "datasets": rows, "description": self.alt}
         return alt.LayerChart.from_dict(spec, validate=False)
+
+    def rows(self) -> pd.DataFrame:
+        """The rows as the browser's CSV file holds them: of several tables a column names which.
+
+        A number that is not finite is missing.
+        """
+        named = self.spec["usermeta"]["tables"]
+        held = [self.tables[name].replace([math.inf, -math.inf], math.nan) for name in named]
+        if len(held) == 1:
+            return held[0].reset_index(drop=True)
+        for name, part in zip(named, held, strict=True):
+            part.insert(0, "table", name)
+        # A column that one table lacks stays whole numbers where it held them.
+        whole = [
+            part.astype(dict.fromkeys(part.select_dtypes("integer"), "Int64")) for part in held
+        ]
+        return pd.concat(whole, ignore_index=True)
 
 
 def columns(table: pd.DataFrame) -> dict[str, list[Any]]:

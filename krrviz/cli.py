@@ -15,13 +15,15 @@ from pathlib import Path
 
 import pandas as pd
 
-from krrviz import findings
+from krrviz import export, findings
+from krrviz.construction.stored import save_construction
+from krrviz.construction.weights import Construction
 from krrviz.fan import fan
 from krrviz.frames import fan_rows, step_rows
 from krrviz.guarantee import guarantee
 from krrviz.machine import compute_device
 from krrviz.scaling import SWEEPS, Rows
-from krrviz.settings import Settings, SettingsError
+from krrviz.settings import Settings, SettingsError, View
 from krrviz.tables import Table, TableError, read_csv
 from krrviz.trained.gpt import CheckpointError, load
 from krrviz.trained.match import match
@@ -41,13 +43,37 @@ def main(arguments: list[str] | None = None) -> int:
         "run",
         help="compute the data of a link and write it as files",
         description="Writes settings.json, trajectories.csv (method, step, error at the full "
-        "context), fan.csv (method, step, n, error) and summary.json; prints the summary. "
+        "context), fan.csv (method, step, n, error), summary.json, and NAME.csv for each picture "
+        "of the page that the link names; prints the summary. "
         "Errors are relative to the reference, inputs and labels standardised.",
         epilog=_settings_help(),
     )
     _problem_arguments(run)
     run.add_argument("--out", metavar="DIR", required=True, help="folder to write into")
+    run.add_argument("--pictures", action="store_true", help="write NAME.svg and NAME.png, too")
     run.set_defaults(call=_run)
+
+    script = commands.add_parser(
+        "script",
+        help="print a Python program that writes what a link's page shows",
+        description="The program needs krrviz alone; it writes NAME.csv and NAME.svg for each "
+        "picture into the folder it is given.",
+        epilog=_settings_help(),
+    )
+    script.add_argument("link", nargs="?", default="", help="a link of the app, or a query string")
+    script.set_defaults(call=_script)
+
+    weights = commands.add_parser(
+        "weights",
+        help="write the hand-built transformer's weights as safetensors",
+        description="Writes transformer.safetensors and its card transformer.json: every "
+        "parameter, which block has which layer, names and shapes, a checksum, the a-priori bound. "
+        "krrviz.load_construction reads them again.",
+        epilog=_settings_help(),
+    )
+    _problem_arguments(weights)
+    weights.add_argument("--out", metavar="DIR", required=True, help="folder to write into")
+    weights.set_defaults(call=_weights)
 
     proof = commands.add_parser(
         "certify",
@@ -181,6 +207,7 @@ def _folder(named: str) -> Path:
 
 def _run(options: argparse.Namespace) -> None:
     settings, table = _problem(options)
+    page, view = export.page_of(options.link), View.from_query(options.link)
     out = _folder(options.out)
 
     started = time.perf_counter()
@@ -188,8 +215,10 @@ def _run(options: argparse.Namespace) -> None:
     checks = trust(settings, table, result.residual)
     steps = step_rows(result)
     final = steps[steps.step == settings.steps]
+    shown = export.shown(page, settings, view, table)
     summary = {
-        "link": "?" + settings.to_query(),
+        "link": export.link(page, settings, view),
+        "page": page,
         "reference": settings.reference,
         "reference_rms": result.scale,
         "final_error": dict(zip(final.method, final.error, strict=True)),
@@ -201,12 +230,29 @@ def _run(options: argparse.Namespace) -> None:
         "versions": {"python": platform.python_version()}
         | {name: version(name) for name in VERSIONS},
     }
-    out.mkdir(parents=True, exist_ok=True)
+    kinds = ("csv", "svg", "png") if options.pictures else ("csv",)
+    summary["files"] = export.write(shown, out, kinds)
     fan_rows(result).to_csv(out / "fan.csv", index=False)
     steps.to_csv(out / "trajectories.csv", index=False)
     for name, content in (("settings.json", asdict(settings)), ("summary.json", summary)):
         (out / name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", "utf-8")
     print(_told(summary))
+
+
+def _script(options: argparse.Namespace) -> None:
+    settings, view = (kind.from_query(options.link) for kind in (Settings, View))
+    print(export.script(export.page_of(options.link), settings, view), end="")
+
+
+def _weights(options: argparse.Namespace) -> None:
+    settings, table = _problem(options)
+    path = _folder(options.out) / "transformer"
+    card = save_construction(path, Construction.from_settings(settings, table))
+    bound = "none" if card["a_priori"] is None else f"{card['a_priori']:.3e}"
+    print(
+        f"{len(card['tensors'])} tensors for {len(card['blocks'])} blocks; a priori bound {bound}; "
+        f"sha256 {card['sha256']}\nwrote {path}.safetensors and {path}.json"
+    )
 
 
 def _told(summary: dict) -> str:

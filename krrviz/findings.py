@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from torch import Tensor
 
 from krrviz.frames import TITLES
 from krrviz.spectrum import POLICIES
+from krrviz.trained.abroad import Live
+from krrviz.trained.inside import Patched
 from krrviz.trained.match import (
     METRICS,
     Alignment,
@@ -22,8 +25,10 @@ from krrviz.trained.match import (
     Variant,
     interval,
     pooled,
+    variant,
 )
 from krrviz.trained.probe import READOUTS, TARGETS, Probed
+from krrviz.trained.prompts import answers
 
 Frame = Any  # a DataFrame, of which pandas' stubs cannot tell a column from a table
 
@@ -42,6 +47,12 @@ POLICY_WORDS = {policy: "1/L" if policy == "one_over_l" else policy for policy i
 READ_BY = {
     **READOUTS,
     "untrained krr": "a probe fitted to exact KRR, on random weights: a control",
+}
+
+DIRECTIONS = {
+    "probe": "the probe's own direction",
+    "pattern": "the stream's pattern of that reading",
+    "random": "a random direction as long as the pattern",
 }
 
 
@@ -134,6 +145,115 @@ def ranked(rows: Frame, metric: str, policy: str) -> Frame:
     )
 
 
+@dataclass(frozen=True, eq=False)
+class Standing:
+    """Which solvers a model is like by one metric, readout, step policy and ridge convention.
+
+    ranking : all metrics and policies; free, fixed : this one's, best first, with each layer's best
+    step and at a fixed rate; drawn : the matches of ``free``, in its order
+    """
+
+    metric: str
+    ranking: Frame
+    free: Frame
+    fixed: Frame
+    drawn: list[Match]
+
+
+def standing(
+    matched: Matched, metric: str, readout: str, policy: str, ridge_scale: str
+) -> Standing:
+    """How solvers stand; ``free`` and ``drawn`` are empty where the metric has no such readout."""
+    mine = [
+        m for m in matched.matches
+        if m.readout == readout and m.variant.ridge_scale == ridge_scale
+    ]  # fmt: skip
+    ranking: Frame = ranking_rows(mine)
+    ranking["title"] = ranking.method.map(TITLES)
+    free, fixed = (
+        ranked(ranking[ranking.path == way], metric, policy) for way in ("free", "fixed")
+    )
+    drawn = [
+        m
+        for method in free.method
+        for m in mine
+        if m.metric == metric and m.variant == variant(method, policy, ridge_scale)
+    ]
+    return Standing(metric, ranking, free, fixed, drawn)
+
+
+def match_rows(m: Match, worst: float) -> pd.DataFrame:
+    """A match cell by cell: columns layer, step, until (the next step drawn), value.
+
+    Late steps are thinned; ``worst`` stands where there is no number.
+    """
+    layers, times = m.grid.shape
+    steps = [t for t in range(times) if t <= 16 or t % (2 if t <= 64 else 4) == 0]
+    values = m.grid.nan_to_num(nan=worst, posinf=worst)
+    return pd.DataFrame(
+        {
+            "layer": np.repeat(np.arange(layers), len(steps)),
+            "step": np.tile(steps, layers),
+            "until": np.tile([*steps[1:], times], layers),
+            "value": values[:, steps].flatten().numpy(),
+        }
+    )
+
+
+def path_rows(m: Match) -> pd.DataFrame:
+    """A match's best step of each layer: columns layer, step, value."""
+    return pd.DataFrame(
+        {
+            "layer": range(1, len(m.grid)),
+            "step": m.free.steps,
+            "value": [float(m.grid[at + 1, t]) for at, t in enumerate(m.free.steps)],
+        }
+    )
+
+
+def nearest_rows(matched: Matched, policy: str, ridge_scale: str) -> Frame:
+    """Each method's least operator distance by layer, of the model's own head.
+
+    Columns series, layer, value.
+    """
+    parts = []
+    for m in matched.matches:
+        if (m.metric, m.readout) != ("operator", "lens"):
+            continue
+        if m.variant == variant(m.variant.method, policy, ridge_scale):
+            least = m.grid.nan_to_num(nan=np.inf).amin(-1).numpy()
+            title = TITLES[m.variant.method]
+            layer = np.arange(len(least))
+            parts.append(pd.DataFrame({"series": title, "layer": layer, "value": least}))
+    frame: Frame = pd.concat(parts, ignore_index=True)
+    return frame[frame.layer > 0]
+
+
+def patch_rows(moved: Iterable[Patched]) -> pd.DataFrame:
+    """What moving α does: columns series (the direction), layer, slope, correlation."""
+    return pd.DataFrame(
+        [
+            {"series": DIRECTIONS[p.direction], "layer": p.layer, "slope": p.slope,
+             "correlation": p.correlation}
+            for p in moved
+        ]
+    )  # fmt: skip
+
+
+def live_rows(found: Live) -> pd.DataFrame:
+    """A model's error by layer and n on given prompts: columns method, title, step, n, error."""
+    layers, counts = found.errors.shape
+    return pd.DataFrame(
+        {
+            "method": "lens",
+            "title": CURVES["lens"],
+            "step": np.repeat(np.arange(layers), counts),
+            "n": np.tile(found.counts, layers),
+            "error": found.errors.flatten().numpy(),
+        }
+    )
+
+
 def winners(ranking: Frame) -> str:
     """A table in Markdown: by metric and path the best method and the next under each policy.
 
@@ -196,6 +316,24 @@ def alignment_rows(found: Iterable[Alignment]) -> Frame:
             numbers = dict(zip(("score", "low", "high"), values, strict=True))
             rows.append({"measure": measure, "reference": one.kernel, **numbers})
     return pd.DataFrame(rows)
+
+
+def kernel_rows(models: Mapping[str, tuple[Probed, list[Alignment]]]) -> Frame:
+    """Models beside kernels: columns measure, model, own, reference, score, low, high.
+
+    ``own`` is the kernel of the prompts. The measure ``yardstick`` is how far exact answers under
+    it are from those under the reference, relative.
+    """
+    parts = [pd.DataFrame(columns=["measure", "model", "own", "reference", "score", "low", "high"])]
+    for name, (found, alignments) in models.items():
+        apart = []
+        for one in alignments:
+            exact = answers(found.prompts, one.kernel)[:, 1:]
+            score = float((found.krr - exact).norm() / exact.norm())
+            apart.append({"measure": "yardstick", "reference": one.kernel, "score": score})
+        rows = pd.concat([alignment_rows(alignments), pd.DataFrame(apart)])
+        parts.append(rows.assign(model=name, own=found.prompts.task.kernel))
+    return pd.concat(parts[1:] or parts, ignore_index=True)
 
 
 def contest(rows: Frame, *, most: bool) -> Frame:

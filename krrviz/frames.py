@@ -162,6 +162,14 @@ def titled(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(title=rows.method.map(TITLES))
 
 
+def rule_rows(rows: pd.DataFrame) -> pd.DataFrame:
+    """Errors by step of the transformer's rules and of methods: their titles, a rule's method."""
+    titles = {rule: f"Transformer, {name}" for rule, name in RULES.items()}
+    return rows.assign(
+        title=rows.method.map({**TITLES, **titles}), method=rows.method.replace(RULE_METHODS)
+    )
+
+
 def fault_rows(
     intact: Float[Tensor, " times"], faulty: Float[Tensor, " times"] | None
 ) -> pd.DataFrame:

@@ -15,7 +15,7 @@ from krrviz.construction.weights import Construction, build
 from krrviz.fan import mean_error, relative_error
 from krrviz.machine import CHUNK_BYTES, check, on_device, system_bytes
 from krrviz.problem import Problem
-from krrviz.settings import Settings
+from krrviz.settings import Settings, View
 from krrviz.tables import Table
 from krrviz.tasks import sample
 
@@ -137,6 +137,23 @@ class Unmasked:
 
 
 Fault = SwitchedOff | Quantised | Perturbed | Ungated | Unmasked
+
+
+def named(view: View) -> Fault | None:
+    """The fault that a link names."""
+    match view.fault:
+        case "none":
+            return None
+        case "quantise":
+            return Quantised(view.fault_matrix, view.fault_block, view.fault_bits)
+        case "perturb":
+            return Perturbed(view.fault_matrix, view.fault_block, view.fault_noise, view.fault_seed)
+        case "ungated":
+            return Ungated()
+        case "unmask":
+            return Unmasked(view.fault_query - 1)
+        case part:
+            return SwitchedOff(part, view.fault_block)
 
 
 class _Leaking(Transformer):

@@ -2,8 +2,8 @@
 
 import streamlit as st
 
+from krrviz.pictures.attention import followed, matrices, names, numbers, points, row, words
 from krrviz.ui import share, shell, state
-from krrviz.ui.attention import matrices, names, numbers, points, row, words
 from krrviz.ui.badge import badge, report
 from krrviz.ui.blocks import choose
 from krrviz.ui.compute import checked, dissected
@@ -54,7 +54,7 @@ heatmaps(
 )
 badge(settings, checked(settings))
 
-token = int(a.order[tokens // 2]) if pin is None else pin
+token = followed(a, view.pin)
 step = a.step(block, token)
 if step is not None:
     st.markdown(f"**From score to {words(a, block)[1]}, for token {names(a)[token]}**")

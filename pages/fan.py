@@ -2,8 +2,7 @@
 
 import streamlit as st
 
-from krrviz import charts
-from krrviz.frames import REFERENCES, TITLES, curve_rows, fan_rows, step_rows, thinned, titled
+from krrviz.pictures import fan
 from krrviz.ui import share, shell, state
 from krrviz.ui.badge import badge, report
 from krrviz.ui.compute import computed, fitted_curve
@@ -21,25 +20,8 @@ share.head(
 )
 
 result, checks = computed(settings)
-told = {"against": REFERENCES[settings.reference], "domain": (view.floor, 2.0)}
-shown = {
-    f"fan_{method}": charts.fan(rows, **told)
-    for method, rows in titled(thinned(fan_rows(result))).groupby("method", sort=False)
-}
-shown["steps"] = charts.steps(titled(thinned(step_rows(result))), **told)
-if result.d == 1:
-    method = settings.methods[0]
-    curve = fitted_curve(settings, method)
-    fitted, exact, data = curve_rows(curve)
-    shown["prediction"] = charts.prediction(
-        thinned(fitted),
-        exact,
-        data,
-        series=TITLES[method],
-        x_title=curve.x_label,
-        y_title=curve.y_label,
-    )
-figures(shown, steps=settings.steps, key="fan")
+curve = fitted_curve(settings, settings.methods[0]) if result.d == 1 else None
+figures(fan.figures(result, curve, settings, view.floor), steps=settings.steps, key="fan")
 badge(settings, checks, result)
 st.session_state.floor = view.floor
 st.segmented_control(

@@ -2,17 +2,16 @@
 
 import streamlit as st
 
-from krrviz import charts
-from krrviz.forward import equation, product_near
-from krrviz.frames import fault_rows, square_rows, state_rows, thinned
+from krrviz.forward import equation
+from krrviz.pictures import forward
+from krrviz.pictures.attention import names
+from krrviz.pictures.forward import number
 from krrviz.surgery import place
 from krrviz.trust import RULES
-from krrviz.ui import forward, share, shell, state, surgery
-from krrviz.ui.attention import names
+from krrviz.ui import share, shell, state, surgery
 from krrviz.ui.badge import badge, report
 from krrviz.ui.compute import checked, dissected, faulty_errors, walked
 from krrviz.ui.figures import figures
-from krrviz.ui.forward import number
 from krrviz.ui.heatmaps import heatmaps
 
 settings = shell.settings()
@@ -39,12 +38,10 @@ st.markdown(f":red[**Broken:** {sentence}]" if fault else sentence)
 
 # -- the stream ---------------------------------------------------------------------------------
 
-after = walk.moment_of(view.block)
-if (nearest := walk.moments[after].block) != view.block:
+if (nearest := walk.moments[walk.moment_of(view.block)].block) != view.block:
     st.info(f"Block {view.block}: of so deep a stack some blocks are kept; {nearest} is shown.")
-moment = {"prompt": 0, "attention": after - 1}.get(view.part, after)
-context = [int(t) for t in a.order if a.kinds[t] == "context"]
-pinned = view.pin if isinstance(view.pin, int) else context[len(context) // 2]
+moment = forward.moment(walk, view.block, view.part)
+pinned = forward.followed(a, view.pin)
 token, name = shown.to_walk(pinned), names(a)[pinned]
 
 
@@ -103,23 +100,8 @@ with right:
         ),
     ]
     st.markdown("\n".join(table))
-    kept = {0, *(moment.step for moment in walk.moments)}
-    token_figures = {
-        "state": charts.states(
-            thinned(state_rows(walk, token), kept), symbol=walk.symbol, token=f"token {pinned}"
-        )
-    }
-    product = product_near(walk, walk.moments[moment].block)
-    if product:
-        marks, curve = square_rows(walk, product, token)
-        token_figures["squares"] = charts.squares(
-            thinned(marks, kept),
-            curve,
-            product=(product.u, forward.channel(product.v)),
-            scales=walk.construction.scales(product.r),
-        )
     figures(
-        token_figures,
+        forward.token(walk, moment, token, f"token {pinned}"),
         steps=settings.steps,
         key="token",
         led=walk.moments[moment].step,
@@ -138,9 +120,8 @@ st.write(
     f"{sentence} Error to exact KRR at step {settings.steps}, mean over prompts: {ends[0]} whole"
     + (f", **{ends[1].replace('inf', 'overflow')} broken**." if fault else ".")
 )
-rows = thinned(fault_rows(*errors), kept)
 figures(
-    {"errors": charts.steps(rows, against="exact KRR", domain=(view.floor, 2.0))},
+    forward.errors(walk, *errors, (view.floor, 2.0)),
     steps=settings.steps,
     key="errors",
     led=walk.moments[moment].step,

@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 import torch
 
-from krrviz import findings
+from krrviz import checkpoints, findings
 from krrviz.trained.gpt import CheckpointError
 from krrviz.trained.match import Alignment, Route
-from krrviz.ui import checkpoints
+from krrviz.ui.checkpoints import chosen, told
 
 
 def rows(*given: tuple[str, float, float, float]) -> findings.Frame:
@@ -98,14 +98,14 @@ def test_a_checkpoint_that_is_replaced_is_read_again_and_a_broken_one_refused(
     monkeypatch.setattr(checkpoints, "assets", lambda: tmp_path)
     for ending in (".json", ".safetensors"):
         shutil.copy(shipped / f"main-0{ending}", folder)
-    _, card = checkpoints.chosen("main-0")
-    assert "trained " in checkpoints.told(card)
+    _, card = chosen("main-0")
+    assert "trained " in told(card)
     (folder / "main-0.json").write_text(json.dumps({**card, "steps": "many"}))
     with pytest.raises(CheckpointError, match="steps='many' must be a whole number"):
-        checkpoints.chosen("main-0")
+        chosen("main-0")
     (folder / "main-0.json").unlink()
     with pytest.raises(CheckpointError, match=r"main-0\.json is not there"):
-        checkpoints.chosen("main-0")
+        chosen("main-0")
     for ending in (".json", ".safetensors"):
         shutil.copy(shipped / f"linear-0{ending}", folder / f"main-0{ending}")
-    assert checkpoints.chosen("main-0")[0].shape.attention == "linear"
+    assert chosen("main-0")[0].shape.attention == "linear"

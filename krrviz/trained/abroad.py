@@ -22,6 +22,7 @@ from krrviz.trained.match import pooled
 from krrviz.trained.probe import SEED, fixed_task
 from krrviz.trained.prompts import Task, answers, draw
 
+PROMPTS, DEEPEST = 64, 128
 FURTHER = 3  # times the longest prompt of training
 LONGEST = 512  # labelled points that a trained model is given; its attention grows as their square
 
@@ -40,10 +41,14 @@ class Beyond:
     steps: int
 
 
-def beyond(model: GPT, task: Task, prompts: int, steps: int, seed: int = 0) -> Beyond:
-    """How a model and two solvers of one step size do on ever longer prompts."""
+def beyond(model: GPT, task: Task, steps: int) -> Beyond:
+    """How a model and two solvers of one step size do on ever longer prompts.
+
+    Solvers take ``steps``, but one at least and ``DEEPEST`` at most.
+    """
+    steps = min(DEEPEST, max(1, steps))
     longer = replace(task, n=FURTHER * task.n)
-    drawn = draw(longer, prompts, torch.Generator().manual_seed(SEED + 2**29 + seed))
+    drawn = draw(longer, PROMPTS, torch.Generator().manual_seed(SEED + 2**29))
     lengths = sorted({max(1, round(longer.n * share / 24)) for share in range(1, 25)})
     exact = answers(drawn)
     at = drawn.problem(task.n)

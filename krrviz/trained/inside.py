@@ -31,6 +31,14 @@ class Heads:
     alike: Float[Tensor, "layers heads"]
 
 
+HEADED = 16  # prompts that heads are looked at on
+
+
+def headed(model: GPT, task: Task) -> Heads:
+    """A model's heads on prompts that nothing else sees."""
+    return heads(model, draw(task, HEADED, torch.Generator().manual_seed(SEED + 2**27)))
+
+
 @torch.no_grad()
 def heads(model: GPT, prompts: Prompts) -> Heads:
     """Every head's attention on ``prompts``; rows that may look at nothing are 0."""

@@ -137,6 +137,12 @@ def variants(ridge_scale: str) -> list[Variant]:
     ]
 
 
+def variant(method: str, policy: str, ridge_scale: str) -> Variant:
+    """A method's variant under a policy: its own where the policy does not touch it."""
+    wanted = Variant(method, policy, ridge_scale)
+    return wanted if wanted in variants(ridge_scale) else Variant(method, "certified", ridge_scale)
+
+
 def pooled(
     found: Float[Tensor, "*any batch N"], answer: Float[Tensor, "batch N"]
 ) -> Float[Tensor, "*any N"]:
@@ -211,6 +217,13 @@ def fan(systems: Systems, variant: Variant, probed: Probed) -> Fan:
 
 # ---------------------------------------------------------------------------------------------
 # Metrics
+
+
+def fans(probed: Probed, wanted: tuple[Variant, ...], step_size: float) -> dict[Variant, Fan]:
+    """Solvers of one ridge convention on the prompts that a model was asked."""
+    lengths = range(1, probed.prompts.task.n + 1)
+    systems = Systems.of(probed.prompts, lengths, wanted[0].ridge_scale, step_size)
+    return {variant: fan(systems, variant, probed) for variant in wanted}
 
 
 def similarity(

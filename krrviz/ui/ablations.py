@@ -9,39 +9,26 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 
-from krrviz import findings, laws
-from krrviz.charts import STYLES
+from krrviz import findings
+from krrviz.checkpoints import log, missing, snapshots
 from krrviz.counterparts import SCORES
 from krrviz.findings import CURVES, READ_BY, Frame
 from krrviz.frames import HUGE, system
-from krrviz.laws import Axis
+from krrviz.pictures import ablations as pictures
+from krrviz.pictures.ablations import KERNELS, KINDS, MAIN, TRAINED_ON
 from krrviz.settings import Settings, SettingsError
 from krrviz.tables import TableError
 from krrviz.trained.gpt import CheckpointError
 from krrviz.trained.match import METRICS
 from krrviz.trained.probe import Probed, ProbeError
-from krrviz.trained.prompts import answers
 from krrviz.trust import RULES
 from krrviz.ui import state
-from krrviz.ui.checkpoints import chosen, log, missing, snapshots
+from krrviz.ui.checkpoints import chosen
 from krrviz.ui.compute import aligned, probed, rescored, rivalled
 from krrviz.ui.controls import control, prompts_asked
 from krrviz.ui.figures import figures
-from krrviz.ui.heatmaps import Map, heatmaps
+from krrviz.ui.heatmaps import heatmaps
 
-KERNELS = {
-    "gaussian": "Gaussian",
-    "laplacian": "Laplacian",
-    "matern32": "Matérn 3/2",
-    "linear": "linear",
-}
-TRAINED_ON = {"main-0": "gaussian", "laplacian-0": "laplacian", "matern-0": "matern32"}
-MAIN = "main-0"
-KINDS = {
-    "main-0": "Softmax",
-    "linear-0": "Linear attention",
-    "full-0": "Softmax, full prompt",
-}
 STEP_POLICY = "certified step, ridge K + λI, float64"
 
 
@@ -102,41 +89,16 @@ def _kernels(settings: Settings) -> None:
     if lost:
         st.warning(f"Missing: {_listed(lost, names)}. Not shipped yet.", icon=":material/block:")
     models = _answering([*names])
-    parts, yardsticks = [], {}
-    for name, (card, found) in models.items():
-        own = TRAINED_ON[name]
-        rows = findings.alignment_rows(aligned(name, card, found, state.view().readout, [*KERNELS]))
-        parts.append(rows.assign(model=name, own=own))
-        yardsticks[name] = {kernel: _apart(found, kernel) for kernel in KERNELS}
-    rows: Frame = pd.concat(parts) if parts else pd.DataFrame(columns=["measure", "model"])
-    values = {
-        measure: rows[rows.measure == measure].set_index(["model", "reference"]).score.to_dict()
-        if len(rows) else {}
-        for measure in ("gap", "similarity")
-    }  # fmt: skip
+    rows = findings.kernel_rows(
+        {
+            name: (found, aligned(name, card, found, state.view().readout, [*KERNELS]))
+            for name, (card, found) in models.items()
+        }
+    )
     if models:
         st.markdown(_verdict(rows))
-    last = f"‖f − f*‖/‖f*‖ over n = 1 to {_length(models)}, f* exact KRR under the reference."
-    heatmaps(
-        [
-            _grid("gap", "Gap of the last layer to KRR", values["gap"], last),
-            _grid(
-                "unlike",
-                "1 − similarity of errors with the iteration",
-                {cell: 1 - value for cell, value in values["similarity"].items()},
-                "Preconditioned Richardson, best steps, layers 1 to L. 0 is the most alike; “—”: "
-                "no row-sum preconditioner, since row sums are not all positive.",
-            ),
-            _grid(
-                "yardstick",
-                "Gap of exact KRR under the own kernel",
-                {(name, kernel): gap for name, by in yardsticks.items()
-                 for kernel, gap in by.items()},
-                "No model: how far apart the references themselves are on these prompts.",
-            ),
-        ],
-        key="kernel grids",
-    )  # fmt: skip
+    length = next((found.prompts.task.n for _, found in models.values()), "N")
+    heatmaps(pictures.kernels(rows, length, lost), key="kernel grids")
     if not models:
         return
     st.markdown(_standings(rows))
@@ -147,40 +109,6 @@ def _kernels(settings: Settings) -> None:
         "bootstrap over prompts; “≈” stands where one overlaps that of the best. All kernels have "
         "the same σ, by our choice: at one σ the Laplacian is rougher than the Gaussian, and "
         "another σ might bring a reference nearer."
-    )
-
-
-def _length(models: Mapping[str, tuple[dict[str, Any], Probed]]) -> int | str:
-    return next((found.prompts.task.n for _, found in models.values()), "N")
-
-
-def _apart(found: Probed, kernel: str) -> float:
-    """How far exact KRR under the prompts' own kernel is from that under another, relative."""
-    exact = answers(found.prompts, kernel)[:, 1:]
-    return float((found.krr - exact).norm() / exact.norm())
-
-
-def _grid(name: str, title: str, values: Mapping[tuple[str, str], float], note: str) -> Map:
-    """Models by reference kernel, the number in each cell; what has none says why."""
-    cells = [[values.get((model, kernel), np.nan) for kernel in KERNELS] for model in TRAINED_ON]
-    words = [
-        "missing" if missing(model) else "" if np.isfinite(value) else "—"
-        for model, row in zip(TRAINED_ON, cells, strict=True)
-        for value in row
-    ]
-    trained = [KERNELS[kernel] for kernel in TRAINED_ON.values()]
-    return Map(
-        name=name,
-        title=title,
-        values=np.array(cells, dtype=float),
-        rows=trained,
-        cols=[*KERNELS.values()],
-        row_title="trained on",
-        col_title="reference",
-        row_names=[f"trained on {kernel}" for kernel in trained],
-        col_names=[f"{kernel} reference" for kernel in KERNELS.values()],
-        words=words,
-        note=note,
     )
 
 
@@ -249,7 +177,7 @@ def _attention(settings: Settings) -> None:
     logs = {name: rows for name in KINDS if (rows := log(name)) is not None and len(rows)}
     if logs:
         _courses(logs)
-    kinds = {**KINDS, **dict.fromkeys(snapshots(MAIN), "Softmax, at matched loss")}
+    kinds = pictures.kinds(snapshots(MAIN))
     models = _answering([*kinds])
     if not models:
         return
@@ -265,17 +193,7 @@ def _attention(settings: Settings) -> None:
         name: findings.route_rows(rivalled(name, card, found, state.view().readout))
         for name, (card, found) in models.items()
     }
-    figures(
-        {
-            f"alike_{name}": laws.ranking(
-                rows, title=f"{kinds[name]} ({name})", metric=METRICS["similarity"].title
-            )
-            for name, rows in ranks.items()
-        },
-        steps=0,
-        key="alike by attention",
-        led=0,
-    )
+    figures(pictures.rankings(ranks, kinds), steps=0, key="alike by attention", led=0)
     st.dataframe(_models(models, kinds, ranks), hide_index=True, width="stretch", row_height=58)
     st.caption(
         f"Models read by {READ_BY[state.view().readout]}, on {state.view().asked} prompts. "
@@ -298,25 +216,7 @@ def _caveat(models: Mapping[str, object]) -> str:
 
 def _courses(logs: Mapping[str, Frame]) -> None:
     """The gap to KRR while training, and when one passed another's."""
-    rows = pd.concat(
-        [part.assign(series=f"{KINDS[name]} ({name})") for name, part in logs.items()],
-        ignore_index=True,
-    )
-    looks = {"main-0": "transformer", "linear-0": "gradient_descent", "full-0": "nesterov"}
-    figures(
-        {
-            "courses": laws.lines(
-                rows[["series", "step", "gap_to_krr"]],
-                Axis("step", "training step"),
-                Axis("gap_to_krr", "relative gap to exact KRR"),
-                title="Gap to exact KRR while training",
-                looks={f"{KINDS[name]} ({name})": STYLES[look] for name, look in looks.items()},
-            )
-        },
-        steps=0,
-        key="courses",
-        led=0,
-    )
+    figures(pictures.courses(logs), steps=0, key="courses", led=0)
     said = [_ended(name, rows) for name, rows in logs.items()]
     if MAIN in logs:
         said += [_raced(name, logs[MAIN], rows) for name, rows in logs.items() if name != MAIN]
@@ -404,36 +304,7 @@ def _constructed(settings: Settings) -> None:
     )
     rows = rescored(settings)
     state.completed()
-    rows = rows.assign(series=rows.title)
-    domain = (state.view().floor, 2.0)
-    drawn = {
-        "own": "Error to the system that each solves",
-        "gaussian": "Error to exact Gaussian KRR",
-    }
-    looks = {
-        "Softmax": STYLES["transformer"],
-        "Laplacian": STYLES["preconditioned_richardson"],
-        "Unnormalised kernel": STYLES["gradient_descent"],
-        "Linear": STYLES["heavy_ball"],
-        "ReLU": STYLES["broken"],
-    }
-    figures(
-        {
-            f"scores_{column}": laws.lines(
-                rows.assign(error=rows[column].clip(1e-300, HUGE).fillna(HUGE))[
-                    ["series", "step", "error"]
-                ],
-                Axis("step", "step t", log=False),
-                Axis("error", "mean relative error", domain=domain),
-                title=title,
-                looks=looks,
-            )
-            for column, title in drawn.items()
-        },
-        steps=0,
-        key="scores",
-        led=0,
-    )
+    figures(pictures.scores(rows, state.view().floor), steps=0, key="scores", led=0)
     last = rows[rows.step == rows.step.max()].set_index("score")
     st.markdown(_scores(last))
     st.write(_relu(rows[rows.score == "relu"]))

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import streamlit as st
 
-from krrviz.tables import assets
-from krrviz.trained.gpt import GPT, CheckpointError, load
-from krrviz.trained.parcel import planned
+from krrviz.checkpoints import loaded, missing, path
+from krrviz.trained.gpt import GPT, CheckpointError
 
 MODELS = {
     "main-0": "Main: softmax, Gaussian kernel",
@@ -24,16 +21,6 @@ MODELS = {
     "deep-0": "Deeper and narrower: 12 layers",
     "own": "Your own",
 }
-
-
-def path(name: str) -> Path:
-    """Where a shipped checkpoint lies, or would."""
-    return assets() / "checkpoints" / name
-
-
-def missing(name: str) -> bool:
-    """Whether a checkpoint is not there."""
-    return name != "own" and not path(name).with_name(f"{name}.safetensors").exists()
 
 
 def named(name: str) -> str:
@@ -53,17 +40,13 @@ def chosen(name: str) -> tuple[GPT, dict[str, Any]]:
         if "own" not in st.session_state:
             raise CheckpointError("own: nothing was trained or loaded in this session")
         return st.session_state["own"]
-    if missing(name):
-        raise CheckpointError(f"{name}: this checkpoint is not shipped yet; choose another")
-    return _loaded(str(path(name)), *(_written(path(name), e) for e in (".safetensors", ".json")))
+    return _loaded(name, *(_written(path(name), e) for e in (".safetensors", ".json")))
 
 
 # No parameter's name may begin with _: such ones are no part of the cache's key.
 @st.cache_resource(max_entries=16, show_spinner=False)
-def _loaded(at: str, weights_written: int, card_written: int) -> tuple[GPT, dict[str, Any]]:
-    model, card = load(Path(at))
-    planned(Path(at).name, model, card)
-    return model, card
+def _loaded(name: str, weights_written: int, card_written: int) -> tuple[GPT, dict[str, Any]]:
+    return loaded(name)
 
 
 def _written(at: Path, ending: str) -> int:
@@ -72,32 +55,6 @@ def _written(at: Path, ending: str) -> int:
         return at.with_name(at.name + ending).stat().st_mtime_ns
     except OSError:
         return 0
-
-
-def log(name: str) -> pd.DataFrame | None:
-    """What was measured while a checkpoint was trained: step, loss, gap_to_krr, excess_error.
-
-    None where there is no such file, or none that can be read.
-    """
-    named = ["step", "loss", "gap_to_krr", "excess_error"]
-    try:
-        rows = pd.read_csv(path(name).with_name(f"{name}.csv")).filter(named).astype(float)
-    except (OSError, ValueError):
-        return None
-    return rows if len(rows.columns) == len(named) else None
-
-
-def snapshots(of: str) -> list[str]:
-    """Checkpoints from midway through the training of another, which their cards name."""
-    found = []
-    for file in sorted(path(of).parent.glob("*.json")):
-        try:
-            card = json.loads(file.read_text("utf-8"))
-        except (OSError, ValueError):
-            continue
-        if isinstance(card, dict) and card.get("of") == of and not missing(file.stem):
-            found.append(file.stem)
-    return found
 
 
 def told(card: dict[str, Any]) -> str:

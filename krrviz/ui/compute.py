@@ -26,9 +26,8 @@ from krrviz.settings import Settings, SettingsError
 from krrviz.surgery import Fault, errors
 from krrviz.tables import TableError
 from krrviz.trained.gpt import GPT
-from krrviz.trained.match import Alignment, Matched, Route, Systems, Variant, align, match, rivals
+from krrviz.trained.match import Alignment, Matched, Route, Variant, align, fans, match, rivals
 from krrviz.trained.match import Fan as SolverFan
-from krrviz.trained.match import fan as fan_of
 from krrviz.trained.probe import Probed, fixed_task, probe
 from krrviz.trust import Check, trust
 from krrviz.ui import state
@@ -227,16 +226,9 @@ def matched(card: Card, found: Probed, step_size: float) -> Matched:
 
 def solver_fans(card: Card, found: Probed, variants: tuple[Variant, ...], step_size: float) -> Fans:
     """The solvers' errors on the prompts that a trained model was asked."""
-
-    def make() -> Fans:
-        systems = Systems.of(
-            found.prompts, range(1, found.prompts.task.n + 1), variants[0].ridge_scale, step_size
-        )
-        return {variant: fan_of(systems, variant, found) for variant in variants}
-
     key = f"fans {_model(card)} {len(found.labels)} {variants} {step_size!r}"
     with st.spinner("Running the solvers", show_time=True):
-        return _cached(key, Settings(), make)
+        return _cached(key, Settings(), lambda: fans(found, variants, step_size))
 
 
 def aligned(

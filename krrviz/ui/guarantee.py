@@ -9,13 +9,12 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 
-from krrviz import charts, laws
-from krrviz.charts import STYLES, Figure
-from krrviz.frames import RULE_METHODS, TITLES, system
+from krrviz.charts import Figure
+from krrviz.frames import rule_rows, system
 from krrviz.guarantee import Guarantee
-from krrviz.laws import Axis, Frame
 from krrviz.machine import DTYPES
-from krrviz.scaling import TUNED_AT, TUNED_STEPS, WIDE, Power, Tail, power
+from krrviz.pictures import guarantee as pictures
+from krrviz.scaling import TUNED_AT, TUNED_STEPS, WIDE, Power, power
 from krrviz.settings import Settings, SettingsError
 from krrviz.trust import RULES, factor_name
 from krrviz.ui import state
@@ -23,7 +22,6 @@ from krrviz.ui.compute import followed, guaranteed, swept
 from krrviz.ui.figures import figures
 
 LADDER = [float(f"{digit}e{power}") for power in range(-12, 1) for digit in (1, 3)]
-EPS_AXIS = Axis("eps", "relative error ε to reach", reverse=True)
 
 
 def choose() -> str:
@@ -82,7 +80,7 @@ def _dial(settings: Settings) -> None:
             "These prompts do worse than ε: they leave the bounds. See the checks below, and raise "
             "the label or input bound."
         )
-    _shown({"budget": laws.budget(_budget(found), eps=eps)}, "budget")
+    _shown(pictures.budget(found), "budget")
     c = found.construction
     st.caption(
         f"Proved in exact arithmetic while |y| ≤ {c.label_bound:g} and ‖x‖ ≤ {c.input_bound:.3g}; "
@@ -136,25 +134,12 @@ def _count(value: float) -> str:
     return f"{value:,.0f}"
 
 
-def _budget(found: Guarantee) -> Frame:
-    proof = found.certificate
-    rows = [("proved", term, getattr(proof, term)) for term in ("iteration", "product", "sink")]
-    rows.append(("allowed", "rounding", proof.rounding))
-    if found.measured is not None:
-        rows += [
-            ("measured", "iteration", found.measured.iteration),
-            ("measured", "product", found.measured.product),
-        ]
-    return pd.DataFrame(rows, columns=["bar", "term", "value"])
-
-
 # -- Spectrum -----------------------------------------------------------------------------------
 
 
 def _spectrum(settings: Settings) -> None:
     with st.spinner("Following the tail"):
         found = followed(settings)
-    matrix = "D⁻¹A" if settings.sink == 0 else "P⁻¹A"
     inside = found.interval[0] <= found.eigenvalues.min() * (1 + 1e-9) and (
         found.eigenvalues.max() <= found.interval[1] * (1 + 1e-9)
     )
@@ -166,52 +151,9 @@ def _spectrum(settings: Settings) -> None:
         f"**{_signed(found.expected)}**, certified "
         f"{_signed(certified)} a step at worst."
     )
-    values = _eigenvalues(found)
-    named = {
-        "measured, first prompt": found.errors,
-        "its own spectrum, max |p_t|": found.true,
-        "certified, h_t": found.certified,
-    }
-    every = max(1, len(found.errors) // 256)
-    rows = pd.DataFrame(
-        [
-            {"series": name, "step": t, "error": float(curve[t])}
-            for name, curve in named.items()
-            for t in range(0, len(curve), every)
-        ]
-    )
-    rows = rows[rows.error > 1e-14]
     if settings.update == "function_space":
         st.caption("Query rows have modes of their own, which neither line knows.")
-    low, high = found.interval
-    _shown(
-        {
-            "spectrum": laws.eigenvalues(values, low=low, high=high, matrix=matrix),
-            "tail": laws.lines(
-                rows,
-                Axis("step", "step t", log=False),
-                Axis("error", "relative error, or what is left of a mode"),
-                title=f"Error by step, {RULES[settings.update]}, products exact",
-                looks={
-                    "measured, first prompt": STYLES["transformer"],
-                    "its own spectrum, max |p_t|": STYLES["gradient_descent"],
-                    "certified, h_t": STYLES["preconditioned_richardson"],
-                },
-            ),
-        },
-        "spectrum",
-    )
-
-
-def _eigenvalues(found: Tail) -> Frame:
-    """A tail's eigenvalues: columns prompt, value."""
-    prompts, each = found.eigenvalues.shape
-    return pd.DataFrame(
-        {
-            "prompt": np.repeat(np.arange(prompts) + 1, each),
-            "value": found.eigenvalues.ravel(),
-        }
-    )
+    _shown(pictures.spectrum(found, settings), "spectrum")
 
 
 def _signed(value: float) -> str:
@@ -230,16 +172,7 @@ def _depth(settings: Settings) -> None:
     )
     if rows.empty:
         return
-    rows["series"] = "N = " + rows["n"].astype(str)
-    shown = {}
-    for (scale, sink), part in rows.groupby(["ridge_scale", "sink"], sort=False):
-        name = f"{'per-sample' if scale == 'per_sample' else 'absolute'} ridge, sink " + (
-            "0 (the paper's)" if sink == "0" else "= ridge"
-        )
-        shown[f"depth_{scale}_{sink}"] = laws.lines(
-            part, EPS_AXIS, Axis("steps", "steps needed", log=False), title=name.capitalize()
-        )
-    _shown(shown, "depth")
+    _shown(pictures.depth(rows, settings), "depth")
     at = rows[rows.eps == 1e-3].groupby(["ridge_scale", "sink"], sort=False)
     told = [
         f"{scale.replace('_', ' ')}, sink {sink}: "
@@ -262,22 +195,13 @@ def _width(settings: Settings) -> None:
         return
     by_m = rows[rows.n == settings.n].sort_values("segments")
     by_n = rows[rows.segments == 128].sort_values("n")
-    fits, drawn = [], []
+    fits = []
     for product in rows["product"].unique():
         for what, column, ideal in (
             ("product error", "product_error", "−2"),
             ("answer", "output", "—"),
         ):
             m = by_m[by_m["product"] == product]
-            drawn.append(
-                pd.DataFrame(
-                    {
-                        "series": f"{product}: {what}",
-                        "segments": m["segments"],
-                        "error": m[column],
-                    }
-                )
-            )
             n = by_n[by_n["product"] == product]
             # error ∝ m⁻², so the width for one error grows as its square root
             need = 128 * np.sqrt(n[column] / 1e-3)
@@ -292,32 +216,12 @@ def _width(settings: Settings) -> None:
                     else "—",
                 }
             )
-    need = by_n.assign(
-        series=by_n["product"] + ": product error",
-        width=4 * 128 * np.sqrt(by_n["product_error"] / 1e-3),
-    )
     st.write(
         "A product's error falls as m⁻². For one error of the product, width grows as √N for the "
         "plain product, the paper's rate, and as the fourth root of N for the balanced one, which "
         "is ours. How the answer follows depends on the prompts."
     )
-    _shown(
-        {
-            "width_error": laws.lines(
-                pd.concat(drawn),
-                Axis("segments", "hinges per side m"),
-                Axis("error", "largest error"),
-                title=f"Error against width, N = {settings.n}",
-            ),
-            "width_n": laws.lines(
-                need[["series", "n", "width"]],
-                Axis("n", "context length N"),
-                Axis("width", "MLP width 4m"),
-                title="Width for a product error of 1e-3",
-            ),
-        },
-        "width",
-    )
+    _shown(pictures.width(rows, settings), "width")
     st.dataframe(pd.DataFrame(fits), hide_index=True, width="stretch")
     st.caption("Exponents with 95 % intervals of the fits; largest over drawn operands.")
 
@@ -335,23 +239,15 @@ def _rules(settings: Settings) -> None:
     rows = swept("rules", settings)
     if rows.empty:
         return
-    method = rows["method"].map(lambda key: RULE_METHODS.get(key, key))
-    own = rows["method"].isin(RULE_METHODS)
-    titles = [
-        f"Transformer, {RULES[key]}" if mine else TITLES[key]
-        for key, mine in zip(rows["method"], own, strict=True)
-    ]
-    rows = rows.assign(method=method, title=titles)
     st.write(
         "The same stack carries out each rule; conjugate gradients, whose coefficients are global "
         "inner products of the data, cannot be built this way and stand beside them. The order "
         "changes with depth: scrub from early steps to far ones."
     )
-    every = rows[(rows.step % 2 == 0)]
     last = int(rows.step.max())
-    _shown({"rules": charts.steps(every, domain=(1e-6, 2.0))}, "rules", steps=last)
+    _shown(pictures.rules(rows, settings), "rules", steps=last)
     reach = []
-    for title, part in rows.groupby("title", sort=False):
+    for title, part in rule_rows(rows).groupby("title", sort=False):
         line: dict[str, object] = {"": title}
         for eps in (0.3, 0.1, 1e-2, 1e-3, 1e-4):
             there = part.step[part.error <= eps]
@@ -380,22 +276,7 @@ def _transfer(settings: Settings) -> None:
         "gradient descent's is safe only up to some N. The transformer runs the weights built for "
         "the largest N."
     )
-    titles = rows["method"].map(TITLES) + rows["step_size"].map(lambda eta: f", η = {eta:.3g}")
-    _shown(
-        {
-            "transfer": laws.lines(
-                rows.assign(series=titles)[["series", "n", "error"]],
-                Axis("n", "context length N"),
-                Axis("error", f"mean relative error after {TUNED_STEPS} steps", domain=(0.05, 5)),
-                title="One step size for all prompts",
-                looks={
-                    title: STYLES[method]
-                    for title, method in zip(titles, rows["method"], strict=True)
-                },
-            )
-        },
-        "transfer",
-    )
+    _shown(pictures.transfer(rows, settings), "transfer")
 
 
 # -- The sink -----------------------------------------------------------------------------------
@@ -423,50 +304,14 @@ def _sink(settings: Settings) -> None:
     found = followed(settings)
     low, high = found.interval
     told = "ridge" if isinstance(settings.sink, str) else f"{settings.sink:g}"
-    here = ridge if isinstance(settings.sink, str) else float(settings.sink)
-    values = _eigenvalues(found)
+    met = found.eigenvalues
     at = min(settings.steps, len(found.errors) - 1)
     st.write(
         f"**s = {told}**: condition number certified {high / low:.3g}, met "
-        f"{(values.value.max() / values.value.min()):.3g}; relative error of the first prompt "
+        f"{(met.max() / met.min()):.3g}; relative error of the first prompt "
         f"after {at} steps **{found.errors[at]:.2g}**."
     )
-    shown = {"sink_now": laws.eigenvalues(values, low=low, high=high, matrix=f"P⁻¹A, s = {told}")}
-    lifted = rows[rows.sink > 0] if len(rows) else rows
-    if len(lifted):
-        ends = {
-            "smallest met": "low",
-            "largest met": "high",
-            "certified smallest": "certified_low",
-            "certified largest": "certified_high",
-        }
-        spread = [
-            pd.DataFrame({"series": name, "sink": lifted["sink"], "value": lifted[column]})
-            for name, column in ends.items()
-        ]
-        base = float(rows.loc[rows.sink == 0, "error"].iloc[0])
-        errors = [
-            pd.DataFrame({"series": "sink s", "sink": lifted["sink"], "error": lifted["error"]}),
-            pd.DataFrame({"series": "s = 0, the paper's", "sink": lifted["sink"], "error": base}),
-        ]
-        if here > 0:  # zero has no place on a logarithmic axis
-            mark = {"series": [f"now: s = {told}"] * 2, "sink": [here] * 2}
-            spread.append(pd.DataFrame({**mark, "value": [low, high]}))
-            top = [lifted["error"].min(), lifted["error"].max()]
-            errors.append(pd.DataFrame({**mark, "error": top}))
-        shown["sink_spectrum"] = laws.lines(
-            pd.concat(spread),
-            Axis("sink", "sink level s"),
-            Axis("value", "eigenvalue of P⁻¹A"),
-            title="Spectrum of P⁻¹A, P = D + sI",
-        )
-        shown["sink_error"] = laws.lines(
-            pd.concat(errors),
-            Axis("sink", "sink level s"),
-            Axis("error", "mean relative error"),
-            title=f"Error after {settings.steps} steps, certified coefficients",
-        )
-    _shown(shown, "sink")
+    _shown(pictures.sink(found, rows, settings), "sink")
     st.caption(
         f"Update rule: {RULES[settings.update]}, products exact. The certified step grows as the "
         "largest certified eigenvalue falls; a step near 2 damps the top mode slowly, which is why "
@@ -490,18 +335,7 @@ def _precision(settings: Settings) -> None:
         + f" within {int(rows.step.max())} Chebyshev steps, with balanced products so wide "
         f"(m = {WIDE:,}) that rounding alone is left, where the depth suffices."
     )
-    rows = rows[rows.step % 2 == 0].rename(columns={"dtype": "series"})
-    _shown(
-        {
-            "precision": laws.lines(
-                rows,
-                Axis("step", "step t", log=False),
-                Axis("error", "mean relative error to exact KRR"),
-                title="Error by step in each precision",
-            )
-        },
-        "precision",
-    )
+    _shown(pictures.precision(rows, settings), "precision")
 
 
 def _looseness(settings: Settings) -> None:

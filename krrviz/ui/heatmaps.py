@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar, cast
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import streamlit as st
-from jaxtyping import Float
 
+from krrviz.maps import Cell, Frames, Map, Points
 from krrviz.ui.panels import panel
 
-Cell = tuple[int, int]
 Asked = TypeVar("Asked")
 
 HTML = """
@@ -34,87 +32,6 @@ HTML = """
   <div class="below"><div class="beside"></div><div class="readout" role="status"></div></div>
 </section>
 """
-
-
-@dataclass(frozen=True, eq=False)
-class Map:
-    """One matrix and how it is shown.
-
-    Parameters
-    ----------
-    name : what tests ask for; title : what a person reads
-    values : drawn and read out at full precision; values that are not finite are said so. One
-        matrix, or one for each frame
-    rows, cols : a label each, short enough for an axis
-    kind : ``sequential`` (from 0), ``diverging`` (around 0), or ``bars``: the row of the current
-        cell (or the only one) as bars
-    note : one line beneath
-    row_title, col_title : the axes' titles
-    row_names, col_names : what the readout calls rows and columns, where a label is too short
-    row_marks, col_marks : what each row and column is (sink, query, masked, …), "" for nothing
-        special; equal neighbours are a group
-    limit : the value at the end of the colours, or of the bars; beyond it nothing changes. The
-        largest magnitude by default
-    limits : the same, for each column its own
-    words : by row, then column, what a cell says that has no number; "" for those that have one
-    minus : the two maps that it is the difference of; the browser takes it itself
-    formula : how a cell comes about, for all columns or for each; ``{name}`` stands for a term,
-        ``{value}`` for the cell's own value, ``{d2}`` for the squared distance of its places
-    row_terms : words by row
-    places : where the tokens lie that are both rows and columns
-    """
-
-    name: str
-    title: str
-    values: Float[np.ndarray, "*frames rows cols"]
-    rows: Sequence[str]
-    cols: Sequence[str]
-    kind: Literal["sequential", "diverging", "bars"] = "sequential"
-    note: str = ""
-    row_title: str = ""
-    col_title: str = ""
-    row_names: Sequence[str] = ()
-    col_names: Sequence[str] = ()
-    row_marks: Sequence[str] = ()
-    col_marks: Sequence[str] = ()
-    limit: float | None = None
-    limits: Sequence[float] = ()
-    words: Sequence[str] = ()
-    minus: tuple[str, str] | None = None
-    formula: str | Sequence[str] = ""
-    row_terms: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    places: Float[np.ndarray, "tokens d"] | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Points:
-    """Where each row's token lies; those of the current cell light up. NaN has no place."""
-
-    title: str
-    x: Float[np.ndarray, " tokens"]
-    y: Float[np.ndarray, " tokens"]
-    x_title: str
-    y_title: str
-
-
-@dataclass(frozen=True, eq=False)
-class Frames:
-    """Moments at which the maps have a matrix each; they are moved through in the browser.
-
-    Parameters
-    ----------
-    titles : what each moment is
-    lines : words beneath, some for each moment
-    steps : the step t of each; charts on the same page follow it
-    col_marks : what each column is at each moment; it replaces the maps' own
-    at : the moment to open at, as in a link; it wins over one chosen in the browser
-    """
-
-    titles: Sequence[str]
-    lines: Sequence[Sequence[str]]
-    steps: Sequence[int]
-    col_marks: Sequence[Sequence[str]]
-    at: int = 0
 
 
 def heatmaps(

@@ -7,14 +7,7 @@ from typing import Any
 import streamlit as st
 
 from krrviz.settings import Choice, Number, View, shown
-from krrviz.surgery import (
-    Fault,
-    Perturbed,
-    Quantised,
-    SwitchedOff,
-    Ungated,
-    Unmasked,
-)
+from krrviz.surgery import Fault, named
 from krrviz.ui import state
 
 WORDS = {
@@ -46,20 +39,7 @@ def fault(depth: int, queries: int) -> Fault | None:
         told = f"fault_query={state.view().fault_query}: the prompt has {queries} queries; "
         st.warning(f"{told}the last is taken.")
         state.look(fault_query=queries)
-    v = state.view()
-    match kind:
-        case "none":
-            return None
-        case "quantise":
-            return Quantised(v.fault_matrix, v.fault_block, v.fault_bits)
-        case "perturb":
-            return Perturbed(v.fault_matrix, v.fault_block, v.fault_noise, v.fault_seed)
-        case "ungated":
-            return Ungated()
-        case "unmask":
-            return Unmasked(v.fault_query - 1)
-        case _:
-            return SwitchedOff(kind, v.fault_block)
+    return named(state.view())
 
 
 def reset() -> None:

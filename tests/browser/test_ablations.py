@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from krrviz import Settings
+from krrviz import Settings, checkpoints
 from krrviz.counterparts import counterpart_rows
 from krrviz.tables import assets
 from krrviz.trained.gpt import load
 from krrviz.trained.match import align, rivals
 from krrviz.trained.probe import Probed, fixed_task, probe
-from krrviz.ui import checkpoints
 
 Settled = Callable[[Page], None]
 ROOT = Path(__file__).parents[2]

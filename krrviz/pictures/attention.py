@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from krrviz.anatomy import Anatomy, Step
-from krrviz.ui.heatmaps import Map, Points
+from krrviz.maps import Map, Points
 
 
 def labels(a: Anatomy) -> list[str]:
@@ -35,6 +35,11 @@ def names(a: Anatomy) -> list[str]:
         f"{i} (sink)" if kind == "sink" else f"{i} ({kind}, {place})"
         for i, (kind, place) in enumerate(zip(a.kinds, places, strict=True))
     ]
+
+
+def followed(a: Anatomy, pin: int | str) -> int:
+    """The token whose row is shown: the pinned one, or one in the middle."""
+    return pin if isinstance(pin, int) else int(a.order[len(a.kinds) // 2])
 
 
 def matrices(a: Anatomy, block: int) -> list[Map]:

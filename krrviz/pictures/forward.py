@@ -1,4 +1,4 @@
-"""Forward: a walk's streams, Jacobians and weights as maps, and its numbers in words."""
+"""Forward: a walk's streams, Jacobians, weights and errors as pictures, its numbers in words."""
 
 from __future__ import annotations
 
@@ -9,13 +9,28 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
+from krrviz import charts
 from krrviz.anatomy import Anatomy
+from krrviz.charts import Domain, Figure
 from krrviz.construction.slots import MEANING
 from krrviz.construction.transformer import Attention
-from krrviz.forward import Matrix, Walk, around, equation, jacobian, matrices, reads, writes
-from krrviz.ui.attention import labels, names
-from krrviz.ui.heatmaps import Frames, Map
+from krrviz.forward import (
+    Matrix,
+    Walk,
+    around,
+    equation,
+    jacobian,
+    matrices,
+    product_near,
+    reads,
+    writes,
+)
+from krrviz.frames import fault_rows, square_rows, state_rows, thinned
+from krrviz.maps import Frames, Map
+from krrviz.pictures.attention import labels, names
 
 PARTS = {"attention": "attention", "mlp": "MLP"}
 GREEK = {"alpha": "α", "half_sq_norm": "‖x‖²/2", "log_count": "log n", "count": "n"}
@@ -57,6 +72,53 @@ class Shown:
             "row_names": [f"token {long[i]}" for i in order],
             "row_marks": [a.kinds[i] for i in order],
         }
+
+
+def followed(a: Anatomy, pin: int | str) -> int:
+    """The anatomy's token that is shown: the pinned one, or one in the middle of the context."""
+    context = [int(t) for t in a.order if a.kinds[t] == "context"]
+    return pin if isinstance(pin, int) else context[len(context) // 2]
+
+
+def moment(walk: Walk, block: int, part: str) -> int:
+    """The moment after a sub-block of the kept block nearest to ``block``."""
+    after = walk.moment_of(block)
+    return {"prompt": 0, "attention": after - 1}.get(part, after)
+
+
+def _kept(walk: Walk) -> set[int]:
+    """Steps that charts must hold: those that a moment leads to."""
+    return {0, *(moment.step for moment in walk.moments)}
+
+
+def token(walk: Walk, moment: int, at: int, named: str) -> dict[str, Figure]:
+    """A token's state by step, and the product of the update at a moment, where there is one."""
+    drawn = {
+        "state": charts.states(
+            thinned(state_rows(walk, at), _kept(walk)), symbol=walk.symbol, token=named
+        )
+    }
+    product = product_near(walk, walk.moments[moment].block)
+    if product:
+        marks, curve = square_rows(walk, product, at)
+        drawn["squares"] = charts.squares(
+            thinned(marks, _kept(walk)),
+            curve,
+            product=(product.u, channel(product.v)),
+            scales=walk.construction.scales(product.r),
+        )
+    return drawn
+
+
+def errors(
+    walk: Walk,
+    intact: Float[Tensor, " times"],
+    faulty: Float[Tensor, " times"] | None,
+    domain: Domain,
+) -> dict[str, Figure]:
+    """The error by step, whole and broken."""
+    rows = thinned(fault_rows(intact, faulty), _kept(walk))
+    return {"errors": charts.steps(rows, against="exact KRR", domain=domain)}
 
 
 def channel(name: str) -> str:

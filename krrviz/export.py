@@ -1,0 +1,306 @@
+"""Export: what a link's page shows, computed outside the app, and the script that does so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+
+import pandas as pd
+
+from krrviz import checkpoints, findings
+from krrviz.anatomy import anatomy
+from krrviz.charts import Figure
+from krrviz.counterparts import counterpart_rows
+from krrviz.fan import curve, fan
+from krrviz.forward import walk
+from krrviz.guarantee import guarantee
+from krrviz.laws import Frame
+from krrviz.maps import Map
+from krrviz.pictures import ablations, attention, forward, trained
+from krrviz.pictures import fan as fans
+from krrviz.pictures import guarantee as guaranteed
+from krrviz.scaling import SWEEPS, tail
+from krrviz.settings import Settings, SettingsError, View
+from krrviz.settings import shown as said
+from krrviz.surgery import errors, named
+from krrviz.tables import Table
+from krrviz.trained import match as matching
+from krrviz.trained.abroad import beyond, live
+from krrviz.trained.inside import headed, patch
+from krrviz.trained.probe import Probed, fixed_task, probe
+
+Picture = Figure | Map
+Shown = dict[str, Picture]
+
+
+def _fan(settings: Settings, view: View, table: Table | None) -> Shown:
+    result = fan(settings, table)
+    fitted = curve(settings, settings.methods[0], table) if result.d == 1 else None
+    return {**fans.figures(result, fitted, settings, view.floor)}
+
+
+def _attention(settings: Settings, view: View, table: Table | None) -> Shown:
+    a = anatomy(settings, table)
+    view = _within(view, block=a.depth - 1, pin=len(a.kinds) - 1)
+    shown = _named(attention.matrices(a, view.block))
+    token = attention.followed(a, view.pin)
+    step = a.step(view.block, token)
+    row = [] if step is None else attention.row(a, view.block, token, step)
+    # Both panels of the page have a kernel and a difference.
+    return shown | {f"row_{m.name}" if m.name in shown else m.name: m for m in row}
+
+
+def _forward(settings: Settings, view: View, table: Table | None) -> Shown:
+    a = anatomy(settings, table)
+    view = _within(
+        view,
+        block=a.depth - 1,
+        pin=len(a.kinds) - 1,
+        fault_block=a.depth - 1,
+        fault_query=settings.queries,
+    )
+    fault = named(view)
+    whole, way = walk(settings, None, table), walk(settings, fault, table)
+    shown, moment = forward.Shown(a, way), forward.moment(way, view.block, view.part)
+    pinned = forward.followed(a, view.pin)
+    token, block = shown.to_walk(pinned), way.moments[moment].block
+    stream = forward.stream(shown, whole)
+    faulty = errors(settings, fault, table) if fault else None
+    return {
+        "stream": replace(stream, values=stream.values[moment]),
+        **forward.token(way, moment, token, f"token {pinned}"),
+        **forward.errors(way, errors(settings, None, table), faulty, (view.floor, 2.0)),
+        **_named(forward.jacobians(shown, block, token)),
+        **_named(m for part in forward.weights(way, block) for m in part),
+    }
+
+
+def _guarantee(settings: Settings, view: View, table: Table | None) -> Shown:
+    def swept(settings: Settings) -> Frame:
+        points = SWEEPS[view.topic](settings, table)
+        return pd.DataFrame([row for _, point in points for row in point()])
+
+    match view.topic:
+        case "dial":
+            return {**guaranteed.budget(guarantee(settings, view.eps, table))}
+        case "spectrum":
+            return {**guaranteed.spectrum(tail(settings, table), settings)}
+        case "sink":
+            rows = swept(settings.but(sink=0))
+            return {**guaranteed.sink(tail(settings, table), rows, settings)}
+        case topic:
+            rows = swept(settings)
+            return {} if rows.empty else {**guaranteed.SWEPT[topic](rows, settings)}
+
+
+def _trained(settings: Settings, view: View, table: Table | None) -> Shown:
+    if view.model == "own":
+        raise SettingsError(
+            "model=own was trained or loaded in a session of the app and is nowhere else; choose "
+            "a shipped one",
+            "model",
+        )
+    model, card = checkpoints.loaded(view.model)
+    task, shape = fixed_task(card), model.shape
+    size = trained.step_size(settings)
+    match view.study:
+        case "heads":
+            found = headed(model, task)
+            layer = min(view.layer, shape.layers)
+            return _named([*trained.heads(found, shape, layer), trained.alike(found)])
+        case "beyond":
+            return {**trained.beyond(beyond(model, task, settings.steps), task.n)}
+        case "yours":
+            found, result = live(model, card, settings, table), fan(settings, table)
+            return {**trained.yours(found, settings, view.floor),
+                    **trained.yours_solvers(result, settings, view.floor)}  # fmt: skip
+    probed = probe(model, task, view.asked)
+    match view.study:
+        case "fan":
+            wanted = trained.asked(settings)
+            solvers = (
+                trained.solvers(matching.fans(probed, wanted, size), settings) if wanted else {}
+            )
+            return {**trained.layers(probed), **solvers}
+        case "controls":
+            return {**trained.controls(probed), **trained.patches(patch(model, task, view.asked))}
+    matched = matching.match(probed, size)
+    if view.study == "operator":
+        return {**trained.operator(probed, matched, settings)}
+    stand = findings.standing(
+        matched, view.metric, view.readout, settings.policy, settings.ridge_scale
+    )
+    if stand.free.empty:
+        return {}
+    return {**trained.rankings(stand, shape.layers), **trained.grids(stand)}
+
+
+def _ablations(settings: Settings, view: View, table: Table | None) -> Shown:
+    if view.ablation == "constructed":
+        return {**ablations.scores(pd.DataFrame(counterpart_rows(settings, table)), view.floor)}
+
+    def probed(names: Iterable[str]) -> dict[str, Probed]:
+        loaded = {name: checkpoints.loaded(name) for name in names if not checkpoints.missing(name)}
+        return {
+            name: probe(model, fixed_task(card), view.asked)
+            for name, (model, card) in loaded.items()
+        }
+
+    if view.ablation == "attention":
+        logs = {name: rows for name in ablations.KINDS
+                if (rows := checkpoints.log(name)) is not None and len(rows)}  # fmt: skip
+        kinds = ablations.kinds(checkpoints.snapshots(ablations.MAIN))
+        ranks = {
+            name: findings.route_rows(matching.rivals(found, view.readout))
+            for name, found in probed(kinds).items()
+        }
+        courses = ablations.courses(logs) if logs else {}
+        return {**courses, **ablations.rankings(ranks, kinds)}
+    models = probed(ablations.TRAINED_ON)
+    rows = findings.kernel_rows(
+        {
+            name: (found, [matching.align(found, view.readout, k) for k in ablations.KERNELS])
+            for name, found in models.items()
+        }
+    )
+    length = next((found.prompts.task.n for found in models.values()), "N")
+    lost = [name for name in ablations.TRAINED_ON if checkpoints.missing(name)]
+    return _named(ablations.kernels(rows, length, lost))
+
+
+PAGES: Mapping[str, Callable[[Settings, View, Table | None], Shown]] = {
+    "fan": _fan,
+    "attention": _attention,
+    "forward": _forward,
+    "guarantee": _guarantee,
+    "trained": _trained,
+    "ablations": _ablations,
+}
+
+
+def shown(page: str, settings: Settings, view: View, table: Table | None = None) -> Shown:
+    """Every figure and map that a page shows, computed anew, by name and in the page's order.
+
+    Raises
+    ------
+    SettingsError, TableError, CheckpointError, ProbeError
+        What the page would say it cannot show; ``model=own``, which is in a browser alone.
+    """
+    return PAGES[_known(page)](settings, view, table)
+
+
+def rows(picture: Picture) -> pd.DataFrame:
+    """A picture's numbers, tidy."""
+    return picture.rows() if isinstance(picture, Figure) else picture.cells()
+
+
+def write(
+    pictures: Mapping[str, Picture], folder: Path, kinds: Iterable[str] = ("csv", "svg")
+) -> list[str]:
+    """Write each picture as NAME.csv at full precision, NAME.svg or NAME.png; the files' names."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = []
+    for name, picture in pictures.items():
+        for kind in kinds:
+            file = folder / f"{name}.{kind}"
+            if kind == "csv":
+                rows(picture).to_csv(file, index=False)
+            else:
+                picture.chart().save(file)
+            names.append(file.name)
+    return names
+
+
+def page_of(link: str) -> str:
+    """The page that a link's path names; fan where it has no path.
+
+    Raises
+    ------
+    SettingsError
+        There is no such page, or nothing of it can be computed here.
+    """
+    head, mark, _ = link.strip().partition("?")
+    head = head.partition("#")[0]
+    _, host, rest = head.partition("://")
+    if not host and not head.startswith("/") and not (mark and "=" not in head):
+        return "fan"  # a query alone
+    path = rest.partition("/")[2] if host else head
+    return _known(path.rpartition("/")[2] or "fan")
+
+
+def _known(page: str) -> str:
+    if page not in PAGES:
+        raise SettingsError(f"page={said(page)} must be one of {', '.join(PAGES)}", "page")
+    return page
+
+
+def _within(view: View, **last: int) -> View:
+    """The view with numbers beyond the last there is held to it."""
+    return replace(view, **{
+        name: min(value, most)
+        for name, most in last.items()
+        if isinstance(value := getattr(view, name), int)
+    })  # fmt: skip
+
+
+def _named(maps: Iterable[Map]) -> Shown:
+    return {m.name: m for m in maps}
+
+
+def link(page: str, settings: Settings, view: View) -> str:
+    """The page's link, without the server's address."""
+    return f"/{page}?{settings.to_query()}&{view.to_query().partition('&')[2]}"
+
+
+def script(page: str, settings: Settings, view: View) -> str:
+    """A Python program that writes what a page shows as files; it needs krrviz alone.
+
+    Raises
+    ------
+    SettingsError
+        There is no such page.
+    """
+    own = settings.data == "csv"
+
+    def spelled(record: Settings | View) -> str:
+        lines = [f"    {name}={getattr(record, name)!r},\n" for name in record.table()]
+        return f"{type(record).__name__}(\n{''.join(lines)})"
+
+    return SCRIPT.format(
+        page=_known(page),
+        version=version("krrviz"),
+        link=link(page, settings, view),
+        imports="Settings, View, read_csv" if own else "Settings, View",
+        settings=spelled(settings),
+        view=spelled(view),
+        arguments=CSV_ARGUMENTS if own else "",
+        table=", read_csv(given.csv, given.target)" if own else "",
+    )
+
+
+SCRIPT = '''"""The page {page} of krrviz {version}: each picture as NAME.csv and NAME.svg.
+
+{link}
+"""
+
+import argparse
+from pathlib import Path
+
+from krrviz import {imports}
+from krrviz.export import shown, write
+
+settings = {settings}
+view = {view}
+
+arguments = argparse.ArgumentParser()
+{arguments}arguments.add_argument("folder", nargs="?", default=".", help="what to write into")
+given = arguments.parse_args()
+pictures = shown("{page}", settings, view{table})
+print("\\n".join(write(pictures, Path(given.folder))))
+'''
+
+CSV_ARGUMENTS = """arguments.add_argument("csv", help="the CSV file that prompts are taken from")
+arguments.add_argument("--target", help="its target; default the last column")
+"""

@@ -1,0 +1,1 @@
+"""Pictures: what each page draws, from computed results to figures and maps by name."""
