@@ -12,6 +12,7 @@ import time
 from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -23,8 +24,9 @@ from krrviz.frames import fan_rows, step_rows
 from krrviz.guarantee import guarantee
 from krrviz.machine import compute_device
 from krrviz.scaling import SWEEPS, Rows
-from krrviz.settings import Settings, SettingsError, View
-from krrviz.tables import Table, TableError, read_csv
+from krrviz.settings import DIGEST, Settings, SettingsError, View
+from krrviz.tables import Table, TableError, open_csv
+from krrviz.tasks import own_table
 from krrviz.trained.gpt import CheckpointError, load
 from krrviz.trained.match import match
 from krrviz.trained.probe import READOUTS, ProbeError, fixed_task, probe
@@ -191,7 +193,15 @@ def _problem(options: argparse.Namespace) -> tuple[Settings, Table | None]:
     """The settings and the table that a command names."""
     if options.csv is not None:
         settings = Settings.from_query(options.link, data="csv")
-        return settings, read_csv(options.csv, options.target, options.inputs, settings.seed)
+        columns = open_csv(options.csv, settings.seed)
+        named: dict[str, Any] = {}
+        if options.target is not None:
+            named["target"] = columns.number(options.target)
+        if options.inputs is not None:
+            named["columns"] = ",".join(str(columns.number(name)) for name in options.inputs)
+        settings = settings.but(**named)
+        table = own_table(columns, settings)
+        return settings.but(file=columns.digest[:DIGEST]), table
     for name, value in (("--target", options.target), ("--input", options.inputs)):
         if value is not None:
             raise SettingsError(f"{name} names a column of --csv FILE; no file was given")

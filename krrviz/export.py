@@ -272,11 +272,11 @@ def script(page: str, settings: Settings, view: View) -> str:
         page=_known(page),
         version=version("krrviz"),
         link=link(page, settings, view),
-        imports="Settings, View, read_csv" if own else "Settings, View",
+        imports=CSV_IMPORTS if own else "",
         settings=spelled(settings),
         view=spelled(view),
         arguments=CSV_ARGUMENTS if own else "",
-        table=", read_csv(given.csv, given.target)" if own else "",
+        table=", own_table(open_csv(given.csv, settings.seed), settings)" if own else "",
     )
 
 
@@ -288,9 +288,9 @@ SCRIPT = '''"""The page {page} of krrviz {version}: each picture as NAME.csv and
 import argparse
 from pathlib import Path
 
-from krrviz import {imports}
+from krrviz import Settings, View
 from krrviz.export import shown, write
-
+{imports}
 settings = {settings}
 view = {view}
 
@@ -301,6 +301,8 @@ pictures = shown("{page}", settings, view{table})
 print("\\n".join(write(pictures, Path(given.folder))))
 '''
 
+CSV_IMPORTS = """from krrviz.tables import open_csv
+from krrviz.tasks import own_table
+"""
 CSV_ARGUMENTS = """arguments.add_argument("csv", help="the CSV file that prompts are taken from")
-arguments.add_argument("--target", help="its target; default the last column")
 """

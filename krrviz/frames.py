@@ -12,6 +12,7 @@ from torch import Tensor
 
 from krrviz.fan import Curve, Fan, fan
 from krrviz.forward import Product, Walk, squares
+from krrviz.heldout import EXACT, SKLEARN, HeldOut
 from krrviz.settings import Settings
 from krrviz.solvers import SOLVERS
 from krrviz.spectrum import certified
@@ -65,6 +66,37 @@ def step_rows(result: Fan) -> pd.DataFrame:
     """The errors at the full context length: columns method, step, error."""
     rows = fan_rows(result).query(f"n == {result.counts[-1]}")
     return rows.drop(columns="n").reset_index(drop=True)
+
+
+HELD_OUT = {
+    **TITLES,
+    EXACT: "Exact KRR, direct solve",
+    SKLEARN: "scikit-learn KernelRidge",
+}
+
+
+def held_out_rows(result: HeldOut) -> pd.DataFrame:
+    """How near the answers come to the labels held out: method, title, rmse, mae, r2, to_exact.
+
+    rmse and mae are in the target's unit; r2 = 1 − Σ(y − f)²/Σ(y − ȳ)² over all prompts together,
+    and to_exact is the largest |f − f_KRR|, f_KRR the direct solve's.
+    """
+    labels, exact = result.labels, result.answers[EXACT]
+    spread = np.square(labels - labels.mean()).sum()
+    rows = []
+    for method, answer in result.answers.items():
+        gap = answer - labels
+        rows.append(
+            {
+                "method": method,
+                "title": HELD_OUT[method],
+                "rmse": np.sqrt(np.square(gap).mean()),
+                "mae": np.abs(gap).mean(),
+                "r2": 1 - np.square(gap).sum() / spread if spread > 0 else np.nan,
+                "to_exact": np.abs(answer - exact).max(),
+            }
+        )
+    return pd.DataFrame(rows)
 
 
 def curve_rows(curve: Curve) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:

@@ -164,6 +164,52 @@ def _lines(title: str, x: Axis, y: Axis, styled: tuple[tuple[str, Style], ...]) 
     )
 
 
+def residuals(rows: Frame, *, title: str, unit: str) -> Figure:
+    """Draw what is left of each label held out, against the answer: series, answer, residual."""
+    names = tuple(dict.fromkeys(rows["series"]))
+    said = [
+        f"{name}: {len(part)} labels, residuals from {part.residual.min():.3g} to "
+        f"{part.residual.max():.3g}"
+        for name, part in rows.groupby("series", sort=False)
+    ]
+    return Figure(
+        _residuals(title, unit, names, hidden=[]), {"points": rows}, f"{'; '.join(said)}."
+    )
+
+
+@once
+def _residuals(title: str, unit: str, names: tuple[str, ...]) -> Layers:
+    looks = [
+        {"key": name, "title": name, **style._asdict(), "width": 0}
+        for name, style in zip(names, CYCLE, strict=False)
+    ]
+    scale = {
+        part: alt.Scale(domain=[one["title"] for one in looks], range=[one[part] for one in looks])
+        for part in ("color", "shape")
+    }
+    measure = f" ({unit})" if unit else ""
+    points = (
+        table("points")
+        .transform_filter(VISIBLE.replace("method", "series"))
+        .mark_point(filled=True, opacity=0.6, size=26)
+        .encode(
+            alt.X("answer:Q", title=f"answer{measure}", scale=alt.Scale(zero=False)),
+            alt.Y("residual:Q", title=f"label − answer{measure}"),
+            alt.Color("series:N", title=None, scale=scale["color"]),
+            alt.Shape("series:N", title=None, scale=scale["shape"]),
+            tooltip=[alt.Tooltip(f"{name}:Q", format=".4g") for name in ("answer", "residual")],
+        )
+    )
+    zero = alt.Chart(alt.InlineData([{"y": 0}])).mark_rule(opacity=0.5).encode(alt.Y("y:Q"))
+    return alt.layer(
+        zero,
+        points,
+        title=title,
+        usermeta={"row": "laws", "tables": ["points"], "legend": looks},
+        config=theme("light"),
+    )
+
+
 def budget(rows: Frame, *, eps: float) -> Figure:
     """Draw what an error bound is made of: rows of bar, term, value, stacked; a rule at ε."""
     said = "; ".join(

@@ -556,13 +556,19 @@ class Settings(Record):
         """These settings with some fields changed."""
         return replace(self, **changes)
 
-    def but_data(self, data: str) -> Settings:
-        """These settings on another data set, with its bandwidth and as many rows as it has."""
-        rows = DATASETS[data].rows or self.n + self.queries
+    def but_data(self, data: str, rows: int | None = None, file: str = "none") -> Settings:
+        """These settings on another data set, with its bandwidth and as many rows as it has.
+
+        ``rows`` and ``file`` are those of ``data=csv``.
+        """
+        rows = rows or DATASETS[data].rows or self.n + self.queries
         queries = min(self.queries, max(rows // 4, rows - self.n))
         return replace(
             self,
             data=data,
+            file=file,
+            target="last",
+            columns="all",
             bandwidth=DATASETS[data].bandwidth,
             n=min(self.n, rows - queries),
             queries=queries,

@@ -23,9 +23,10 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from krrviz.settings import MAX_COLUMNS
+
 MAX_BYTES = 50_000_000
 MAX_ROWS = 1_000_000
-MAX_COLUMNS = 1_000
 MIN_ROWS = 3  # two to learn from and one to predict
 MAX_SIZE = 1e100  # of a number: its square, summed over rows, stays far from overflow
 MIN_SPREAD = 1e-100  # of a column: its square stays far from underflow
@@ -185,6 +186,10 @@ class Columns:
         unit = [self.units.get(name, "") for name in (*table.input_names, y)]
         return replace(table, x_units=tuple(unit[:-1]), y_unit=unit[-1])
 
+    def number(self, name: str) -> int:
+        """The place of a column that can be used, counted from 1; raises TableError."""
+        return self.all_names.index(self._column(name)) + 1
+
     def _column(self, named: str) -> str:
         """A column that can be used, however it is spaced."""
         column = " ".join(named.split())
@@ -232,12 +237,23 @@ def read_csv(
     inputs: Sequence[str] | None = None,
     seed: int = 0,
 ) -> Table:
-    """Read a person's CSV file, which stays as it is; ``read_columns`` says what it may hold.
+    """Read a person's CSV file: ``open_csv``, then ``Columns.table``.
 
     Raises
     ------
     TableError
-        The file is missing, a folder or unreadable, or ``parse_csv`` refuses what it holds.
+        Either of them refuses.
+    """
+    return open_csv(path, seed).table(target, inputs)
+
+
+def open_csv(path: str | Path, seed: int = 0) -> Columns:
+    """Read the columns of a person's file, which stays as it is; see ``read_columns``.
+
+    Raises
+    ------
+    TableError
+        The file is missing, a folder or unreadable, or ``read_columns`` refuses what it holds.
     """
     path = Path(path)
     label = path.name or str(path)
@@ -245,7 +261,7 @@ def read_csv(
         if path.is_file():
             with path.open("rb") as file:
                 contents = file.read(MAX_BYTES + 1)
-            return parse_csv(contents, label, target, inputs, seed)
+            return read_columns(contents, label, seed)
         reason = "is a folder" if path.is_dir() else "no such file"
     except OSError as error:
         reason = f"cannot be read ({error.strerror})"

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float
 
 from krrviz.problem import Problem, gaussian_kernel
-from krrviz.settings import Settings, SettingsError, check_rows
-from krrviz.tables import Table, shipped
+from krrviz.settings import DIGEST, Settings, SettingsError, check_rows
+from krrviz.tables import Columns, Table, shipped
 
 # Unequal clumps, so that row sums differ between crowds too.
 CLUMP_SHARES, CLUMP_SPREAD = (8 / 15, 4 / 15, 2 / 15, 1 / 15), 0.05
@@ -41,6 +41,40 @@ def table_of(settings: Settings, table: Table | None = None) -> Table:
     if table is None:
         raise SettingsError("data=csv needs a file: pass --csv FILE on the command line", "data")
     return table
+
+
+def own_table(columns: Columns, settings: Settings) -> Table:
+    """The table that ``data=csv`` stands for: a file's columns as ``settings`` choose them.
+
+    Raises
+    ------
+    SettingsError
+        Another file than the one that ``settings`` name, or a number beyond its columns.
+    TableError
+        Columns that cannot be used.
+    """
+    digest = columns.digest[:DIGEST]
+    if settings.file not in ("none", digest):
+        raise SettingsError(
+            f"file={settings.file}: this file's SHA-256 begins with {digest}, so it is another; "
+            "give the one that the link was made with",
+            "file",
+        )
+
+    def name(key: str, number: int) -> str:
+        if number > len(columns.all_names):
+            raise SettingsError(
+                f"{key}={number}: the file has {len(columns.all_names)} columns; allowed: 1 to "
+                f"{len(columns.all_names)}",
+                key,
+            )
+        return columns.all_names[number - 1]
+
+    wanted = [] if settings.columns == "all" else settings.columns.split(",")
+    return columns.table(
+        None if isinstance(settings.target, str) else name("target", settings.target),
+        [name("columns", int(number)) for number in wanted] or None,
+    )
 
 
 def input_bound(settings: Settings, table: Table | None = None) -> float:

@@ -20,9 +20,18 @@ from krrviz.counterparts import counterpart_rows
 from krrviz.fan import Curve, Fan, curve, fan
 from krrviz.forward import Walk, walk
 from krrviz.guarantee import Guarantee, guarantee
+from krrviz.heldout import HeldOut, held_out
 from krrviz.laws import Frame
 from krrviz.scaling import SWEEPS, Rows, Tail, tail
 from krrviz.settings import Settings, SettingsError
+from krrviz.suggest import (
+    CrossValidation,
+    GeneralisedCrossValidation,
+    Median,
+    cross_validated_bandwidth,
+    gcv_ridge,
+    median_bandwidth,
+)
 from krrviz.surgery import Fault, errors
 from krrviz.tables import TableError
 from krrviz.trained.gpt import GPT
@@ -41,10 +50,20 @@ ENTRIES = 64
 PATIENCE = 0.7
 
 
+Kept = tuple[OrderedDict[tuple[str, Settings], Any], Lock]
+
+
 @st.cache_resource
-def _store() -> tuple[OrderedDict[tuple[str, Settings], Any], Lock]:
+def _shared() -> Kept:
     """Finished results, least recently used first. They are shared: read them only."""
     return OrderedDict(), Lock()
+
+
+def _store() -> Kept:
+    """Where results are kept: those of a person's own file in that person's session alone."""
+    if state.settings().data != "csv":
+        return _shared()
+    return st.session_state.setdefault("own results", (OrderedDict(), Lock()))
 
 
 def _cached(name: str, settings: Settings, make: Callable[[], Result]) -> Result:
@@ -70,7 +89,7 @@ def _cached(name: str, settings: Settings, make: Callable[[], Result]) -> Result
 def computed(settings: Settings) -> tuple[Fan, list[Check]]:
     """Fan and checks; what cannot be computed is told and the last picture stays."""
     with _refusing(settings), _progress(state.back) as told:
-        result = _cached("fan", settings, lambda: fan(settings, progress=told))
+        result = _cached("fan", settings, lambda: fan(settings, state.table(), told))
         checks = checked(settings, result.residual)
     state.completed()
     return result, checks
@@ -117,13 +136,15 @@ def _waiting(settings: Settings) -> Iterator[None]:
 def checked(settings: Settings, residual: float | None = None) -> list[Check]:
     """The checks of a picture; ``residual`` of its exact solves where it has more than one."""
     with _refusing(settings):
-        return _cached(f"trust {residual}", settings, lambda: trust(settings, residual=residual))
+        return _cached(
+            f"trust {residual}", settings, lambda: trust(settings, state.table(), residual)
+        )
 
 
 def dissected(settings: Settings) -> Anatomy:
     """The first prompt's attention; what cannot be computed is told and the last picture stays."""
     with _waiting(settings):
-        result = _cached("anatomy", settings, lambda: anatomy(settings))
+        result = _cached("anatomy", settings, lambda: anatomy(settings, state.table()))
     state.completed()
     return result
 
@@ -131,7 +152,10 @@ def dissected(settings: Settings) -> Anatomy:
 def walked(settings: Settings, fault: Fault | None) -> Walk:
     """The first prompt's way through the stack, whole or broken."""
     with _waiting(settings):
-        result = _walk(f"{settings.to_query()} {fault}", settings, fault)
+        if settings.data == "csv":  # its walks are no other session's
+            result = walk(settings, fault, state.table())
+        else:
+            result = _walk(f"{settings.to_query()} {fault}", settings, fault)
     state.completed()
     return result
 
@@ -145,17 +169,17 @@ def _walk(key: str, _settings: Settings, _fault: Fault | None) -> Walk:
 def faulty_errors(settings: Settings, fault: Fault | None) -> Tensor:
     """The error by step over all prompts, whole or broken."""
     with _waiting(settings):
-        return _cached(f"errors {fault}", settings, lambda: errors(settings, fault))
+        return _cached(f"errors {fault}", settings, lambda: errors(settings, fault, state.table()))
 
 
 def guaranteed(settings: Settings, eps: float) -> Guarantee:
     """The construction for ε and what it reaches; raises SettingsError."""
-    return _cached(f"guarantee {eps!r}", settings, lambda: guarantee(settings, eps))
+    return _cached(f"guarantee {eps!r}", settings, lambda: guarantee(settings, eps, state.table()))
 
 
 def followed(settings: Settings) -> Tail:
     """The rule's tail beside its spectrum; raises SettingsError."""
-    return _cached("tail", settings, lambda: tail(settings))
+    return _cached("tail", settings, lambda: tail(settings, state.table()))
 
 
 def swept(name: str, settings: Settings) -> Frame:
@@ -166,7 +190,7 @@ def swept(name: str, settings: Settings) -> Frame:
     SettingsError
         What the data, the device or the memory cannot give.
     """
-    points, key = SWEEPS[name](settings, None), f"{name} {settings.to_query()}"
+    points, key = SWEEPS[name](settings, state.table()), f"{name} {settings.to_query()}"
     kept: dict[str, Rows] = st.session_state.setdefault("sweeps", {}).setdefault(key, {})
     stopped = st.session_state.get("stopped") == key
     slot, started = st.empty(), time.monotonic()
@@ -258,7 +282,9 @@ def rivalled(name: str, card: Card, found: Probed, readout: str) -> dict[str, Ro
 def rescored(settings: Settings) -> Frame:
     """The hand-built stack's errors with each score; raises SettingsError and TableError."""
     with st.spinner("Computing", show_time=True):
-        return _cached("scores", settings, lambda: pd.DataFrame(counterpart_rows(settings)))
+        return _cached(
+            "scores", settings, lambda: pd.DataFrame(counterpart_rows(settings, state.table()))
+        )
 
 
 def studied(name: str, card: Card, make: Callable[[], Result]) -> Result:
@@ -271,4 +297,29 @@ def fitted_curve(settings: Settings, method: str) -> Curve:
     """A method's fit of the first prompt."""
     # The curve is the same whatever else is drawn.
     alone = settings.but(methods=(method,), reference="krr")
-    return _cached("curve", alone, lambda: curve(alone, method))
+    return _cached("curve", alone, lambda: curve(alone, method, state.table()))
+
+
+def suggested(settings: Settings) -> tuple[Median, CrossValidation, GeneralisedCrossValidation]:
+    """What the session's own table suggests; raises SettingsError."""
+    table = state.table()
+    assert table is not None, "asked of a person's own table"
+    X, y, ridge = table.X, table.y, settings.ridge
+    with _progress(state.back, "suggestions") as told:
+        return (
+            _cached("median", settings, lambda: median_bandwidth(X, settings.seed)),
+            _cached(
+                f"cross-validation {ridge!r}",
+                settings.but(bandwidth=1.0),
+                lambda: cross_validated_bandwidth(X, y, ridge, settings.seed, told),
+            ),
+            _cached("gcv", settings, lambda: gcv_ridge(X, y, settings.bandwidth, settings.seed)),
+        )
+
+
+def kept_out(settings: Settings) -> HeldOut:
+    """Every method at rows held out."""
+    with _refusing(settings), _progress(state.back, "held-out rows") as told:
+        result = _cached("held out", settings, lambda: held_out(settings, state.table(), told))
+    state.completed()
+    return result

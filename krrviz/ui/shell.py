@@ -9,7 +9,7 @@ from streamlit.navigation.page import StreamlitPage
 
 from krrviz.settings import Settings
 from krrviz.tables import assets
-from krrviz.ui import glossary, share, state
+from krrviz.ui import glossary, own, share, state
 from krrviz.ui.figures import vega
 from krrviz.ui.sidebar import sidebar
 
@@ -41,6 +41,7 @@ def _pages() -> list[StreamlitPage]:
         st.Page("pages/trained.py", title="Trained"),
         st.Page("pages/ablations.py", title="Ablations"),
         st.Page("pages/workshop.py", title="Train your own"),
+        st.Page("pages/own_data.py", title="Own data"),
         st.Page(go_home, title="Fan", url_path="fan", visibility="hidden"),
     ]
 
@@ -53,12 +54,14 @@ def run() -> None:
     state.read_link()
     st.html(STYLE)
     vega()
+    ready = own.ready(page.url_path)
     if not st.context.is_embedded:
         sidebar()
     for problem in state.problems():
         st.warning(state.literal(problem))
     share.start()
-    page.run()
+    if ready:
+        page.run()
     glossary.strip()
     share.fill(page.url_path)
     state.write_link()

@@ -104,7 +104,7 @@ def _field(name: str) -> None:
             st.session_state[name] = list(value)
             st.multiselect(about.label, options, format_func=_word, **common)
         case Choice(options):
-            offered = [o for o in options if o != "csv" and (o != "noiseless" or _is_gp())]
+            offered = [o for o in options if _offered(o)]
             st.selectbox(about.label, offered, format_func=_word, **common)
         case Number() if name in IN_SIGHT:
             options = sorted({*_ladder(name), value})
@@ -116,8 +116,10 @@ def _field(name: str) -> None:
             st.text_input(about.label, **common)
 
 
-def _is_gp() -> bool:
-    return state.settings().data == "gp"
+def _offered(option: str) -> bool:
+    if option == "csv":
+        return state.columns() is not None
+    return option != "noiseless" or state.settings().data == "gp"
 
 
 def _word(key: str) -> str:
@@ -133,7 +135,8 @@ def _ladder(name: str) -> Sequence[float]:
         return [_round(10 ** (k / 4)) for k in range(-48, 25)]
     if name == "steps":
         return [*range(33), *(round(32 * 2 ** (k / 4)) for k in range(1, 25))]
-    rows = DATASETS[settings.data].rows
+    own = state.table()
+    rows = DATASETS[settings.data].rows if own is None else own.rows
     room = MAX_N if rows is None else max(2, rows - settings.queries)
     fine = [*range(2, 33), *range(34, 65, 2), *range(68, 129, 4)]
     coarse = [round(128 * 2 ** (k / 4)) for k in range(1, 29)]

@@ -14,7 +14,9 @@ from urllib.parse import parse_qs, urlencode
 
 import streamlit as st
 
-from krrviz.settings import FOREIGN_KEYS, Settings, SettingsError, View
+from krrviz.settings import DIGEST, FOREIGN_KEYS, Settings, SettingsError, View
+from krrviz.tables import Columns, Table, TableError
+from krrviz.tasks import own_table
 
 
 def started() -> bool:
@@ -37,6 +39,34 @@ def problems() -> tuple[str, ...]:
     return st.session_state.problems
 
 
+def columns() -> Columns | None:
+    """The file that the session holds; it is in no link and in no other session."""
+    return st.session_state.get("own columns")
+
+
+def hold(file: Columns) -> None:
+    """Have the session hold a file."""
+    st.session_state["own columns"] = file
+
+
+def waiting() -> bool:
+    """Whether the settings want a file that the session does not hold."""
+    held = columns()
+    return settings().data == "csv" and (held is None or held.digest[:DIGEST] != settings().file)
+
+
+def table() -> Table | None:
+    """The person's own table, where the settings want it; raises SettingsError and TableError."""
+    held, s = columns(), settings()
+    if s.data != "csv" or held is None or waiting():
+        return None
+    key = s.file, s.target, s.columns
+    kept = st.session_state.get("own table")
+    if kept is None or kept[0] != key:
+        kept = st.session_state["own table"] = key, own_table(held, s)
+    return kept[1]
+
+
 def read_link() -> None:
     """Take settings and view from the address, where a person has given one.
 
@@ -52,9 +82,6 @@ def read_link() -> None:
     text = urlencode(address, doseq=True)
     record, bad = Settings.read(text)
     looked, worse = View.read(text)
-    if record.data == "csv":
-        record = record.but_data(Settings().data)
-        bad = (*bad, "data=csv needs a file, which only the command line takes for now.")
     st.session_state.update(settings=record, view=looked, problems=(*bad, *worse), written=address)
     st.session_state.setdefault("completed", Settings())
 
@@ -89,11 +116,16 @@ def literal(text: str) -> str:
 def change(**fields: Any) -> None:
     """Change some settings; what cannot be used is told and changes nothing."""
     try:
-        if "data" in fields:
+        if fields.get("data") == "csv":
+            held = columns()
+            assert held is not None, "offered where the session holds a file"
+            rows = own_table(held, Settings(data="csv")).rows
+            replace(settings().but_data("csv", rows, held.digest[:DIGEST]))
+        elif "data" in fields:
             replace(settings().but_data(fields["data"]))
         else:
             replace(settings().but(**fields))
-    except SettingsError as error:
+    except (SettingsError, TableError) as error:
         tell(f"{error}.")
 
 

@@ -248,7 +248,9 @@ def _beyond(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
 
 
 def _yours(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
-    found = studied(f"live {settings.to_query()}", card, lambda: live(model, card, settings))
+    found = studied(
+        f"live {settings.to_query()}", card, lambda: live(model, card, settings, state.table())
+    )
     result, _ = computed(settings)
     if found.outside:
         st.warning(

@@ -1,0 +1,82 @@
+"""Own data: what suggests a bandwidth and a ridge, and what is left of rows held out."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from krrviz import laws
+from krrviz.charts import STYLES, Figure
+from krrviz.frames import HELD_OUT
+from krrviz.heldout import EXACT, HeldOut
+from krrviz.laws import Axis
+from krrviz.suggest import CrossValidation, GeneralisedCrossValidation, Median
+
+CHOSEN = STYLES["transformer"]
+
+
+def suggestions(
+    median: Median, validated: CrossValidation, generalised: GeneralisedCrossValidation
+) -> dict[str, Figure]:
+    """Each suggestion as a curve with the place it chooses."""
+    return {
+        "median": _chosen(
+            {"share of pairs": (median.distance, median.share)},
+            (median.bandwidth, 0.5),
+            Axis("distance", "distance of two inputs (standardised)", log=False),
+            Axis("share", "share of pairs nearer", log=False),
+            f"Median distance, {median.rows} rows",
+        ),
+        "cross_validation": _chosen(
+            {
+                "mean of the folds": (validated.bandwidths, validated.mean),
+                "mean + standard error": (
+                    validated.bandwidths, validated.mean + validated.standard_error
+                ),
+            },
+            (validated.bandwidth, float(validated.mean.min())),
+            Axis("bandwidth", "bandwidth σ"),
+            Axis("error", "squared error held out (standardised)"),
+            f"Cross-validation, {len(validated.index)} rows",
+        ),
+        "gcv": _chosen(
+            {"GCV score": (generalised.ridges, generalised.score)},
+            (generalised.ridge, float(generalised.score.min())),
+            Axis("ridge", "ridge λ"),
+            Axis("score", "GCV (standardised)"),
+            f"Generalised cross-validation, {len(generalised.index)} rows",
+        ),
+    }  # fmt: skip
+
+
+def _chosen(curves: dict, chosen: tuple[float, float], x: Axis, y: Axis, title: str) -> Figure:
+    rows = [
+        pd.DataFrame({"series": name, x.column: across, y.column: up})
+        for name, (across, up) in curves.items()
+    ]
+    rows.append(pd.DataFrame({"series": f"chosen: {chosen[0]:.3g}", x.column: chosen[:1],
+                              y.column: chosen[1:]}))  # fmt: skip
+    looks = {f"chosen: {chosen[0]:.3g}": CHOSEN}
+    return laws.lines(pd.concat(rows, ignore_index=True), x, y, title=title, looks=looks)
+
+
+def residuals(result: HeldOut, method: str) -> dict[str, Figure]:
+    """One method's residuals at the rows held out, beside those of exact KRR."""
+    rows = pd.concat(
+        [
+            pd.DataFrame(
+                {
+                    "series": HELD_OUT[name],
+                    "answer": answer.ravel(),
+                    "residual": (result.labels - answer).ravel(),
+                }
+            )
+            for name, answer in result.answers.items()
+            if name in (method, EXACT)
+        ],
+        ignore_index=True,
+    )
+    return {
+        "residuals": laws.residuals(
+            rows, title=f"Residuals of {result.target} at rows held out", unit=result.unit
+        )
+    }
