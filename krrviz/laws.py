@@ -172,9 +172,8 @@ def residuals(rows: Frame, *, title: str, unit: str) -> Figure:
         f"{part.residual.max():.3g}"
         for name, part in rows.groupby("series", sort=False)
     ]
-    return Figure(
-        _residuals(title, unit, names, hidden=[]), {"points": rows}, f"{'; '.join(said)}."
-    )
+    spec = _residuals(title, unit, names, hidden=[])
+    return Figure(spec, {"points": rows}, f"{title}. {'; '.join(said)}.")
 
 
 @once

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pandas as pd
 
 from krrviz import laws
@@ -11,8 +14,6 @@ from krrviz.heldout import EXACT, HeldOut
 from krrviz.laws import Axis
 from krrviz.suggest import CrossValidation, GeneralisedCrossValidation, Median
 
-CHOSEN = STYLES["transformer"]
-
 
 def suggestions(
     median: Median, validated: CrossValidation, generalised: GeneralisedCrossValidation
@@ -21,7 +22,7 @@ def suggestions(
     return {
         "median": _chosen(
             {"share of pairs": (median.distance, median.share)},
-            (median.bandwidth, 0.5),
+            median.bandwidth,
             Axis("distance", "distance of two inputs (standardised)", log=False),
             Axis("share", "share of pairs nearer", log=False),
             f"Median distance, {median.rows} rows",
@@ -33,14 +34,14 @@ def suggestions(
                     validated.bandwidths, validated.mean + validated.standard_error
                 ),
             },
-            (validated.bandwidth, float(validated.mean.min())),
+            validated.bandwidth,
             Axis("bandwidth", "bandwidth σ"),
             Axis("error", "squared error held out (standardised)"),
             f"Cross-validation, {len(validated.index)} rows",
         ),
         "gcv": _chosen(
             {"GCV score": (generalised.ridges, generalised.score)},
-            (generalised.ridge, float(generalised.score.min())),
+            generalised.ridge,
             Axis("ridge", "ridge λ"),
             Axis("score", "GCV (standardised)"),
             f"Generalised cross-validation, {len(generalised.index)} rows",
@@ -48,14 +49,15 @@ def suggestions(
     }  # fmt: skip
 
 
-def _chosen(curves: dict, chosen: tuple[float, float], x: Axis, y: Axis, title: str) -> Figure:
+def _chosen(curves: dict[str, Any], at: float, x: Axis, y: Axis, title: str) -> Figure:
+    """Curves by name, and a line where one place of them is chosen."""
+    ends = np.concatenate([up for _, up in curves.values()])
+    drawn = {**curves, f"chosen: {at:.3g}": ([at, at], [ends.min(), ends.max()])}
     rows = [
         pd.DataFrame({"series": name, x.column: across, y.column: up})
-        for name, (across, up) in curves.items()
+        for name, (across, up) in drawn.items()
     ]
-    rows.append(pd.DataFrame({"series": f"chosen: {chosen[0]:.3g}", x.column: chosen[:1],
-                              y.column: chosen[1:]}))  # fmt: skip
-    looks = {f"chosen: {chosen[0]:.3g}": CHOSEN}
+    looks = {f"chosen: {at:.3g}": STYLES["transformer"]}
     return laws.lines(pd.concat(rows, ignore_index=True), x, y, title=title, looks=looks)
 
 

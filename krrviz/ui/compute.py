@@ -136,9 +136,8 @@ def _waiting(settings: Settings) -> Iterator[None]:
 def checked(settings: Settings, residual: float | None = None) -> list[Check]:
     """The checks of a picture; ``residual`` of its exact solves where it has more than one."""
     with _refusing(settings):
-        return _cached(
-            f"trust {residual}", settings, lambda: trust(settings, state.table(), residual)
-        )
+        table = state.table()
+        return _cached(f"trust {residual}", settings, lambda: trust(settings, table, residual))
 
 
 def dissected(settings: Settings) -> Anatomy:

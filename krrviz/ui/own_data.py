@@ -84,16 +84,14 @@ def choose(columns: Columns, table: Table) -> None:
 
     def chosen() -> None:
         target, inputs = st.session_state["own target"], st.session_state["own inputs"]
-        numbers = [columns.number(name) for name in inputs if name != target]
-        every = len(numbers) in (0, len(usable) - 1)
+        inputs = [name for name in inputs if name != target]
+        every = len(inputs) in (0, len(usable) - 1)
+        numbers = ",".join(str(columns.number(name)) for name in inputs)
         changes: dict[str, Any] = {
-            "target": columns.number(target),
-            "columns": "all" if every else ",".join(map(str, numbers)),
-        }
+            "target": columns.number(target), "columns": "all" if every else numbers
+        }  # fmt: skip
         try:
-            rows = columns.table(
-                target, None if every else [columns.all_names[k - 1] for k in numbers]
-            ).rows
+            rows = columns.table(target, None if every else inputs).rows
             s = state.settings()
             fits = s.but_data("csv", rows, s.file)
             state.replace(s.but(**changes, n=fits.n, queries=fits.queries))
