@@ -13,7 +13,7 @@ from krrviz import checkpoints, findings
 from krrviz.anatomy import anatomy
 from krrviz.charts import Figure
 from krrviz.counterparts import counterpart_rows
-from krrviz.fan import curve, fan
+from krrviz.fan import Fan, curve, fan
 from krrviz.forward import walk
 from krrviz.guarantee import guarantee
 from krrviz.laws import Frame
@@ -35,13 +35,13 @@ Picture = Figure | Map
 Shown = dict[str, Picture]
 
 
-def _fan(settings: Settings, view: View, table: Table | None) -> Shown:
-    result = fan(settings, table)
+def _fan(settings: Settings, view: View, table: Table | None, result: Fan | None) -> Shown:
+    result = result or fan(settings, table)
     fitted = curve(settings, settings.methods[0], table) if result.d == 1 else None
     return {**fans.figures(result, fitted, settings, view.floor)}
 
 
-def _attention(settings: Settings, view: View, table: Table | None) -> Shown:
+def _attention(settings: Settings, view: View, table: Table | None, result: Fan | None) -> Shown:
     a = anatomy(settings, table)
     view = _within(view, block=a.depth - 1, pin=len(a.kinds) - 1)
     shown = _named(attention.matrices(a, view.block))
@@ -52,7 +52,7 @@ def _attention(settings: Settings, view: View, table: Table | None) -> Shown:
     return shown | {f"row_{m.name}" if m.name in shown else m.name: m for m in row}
 
 
-def _forward(settings: Settings, view: View, table: Table | None) -> Shown:
+def _forward(settings: Settings, view: View, table: Table | None, result: Fan | None) -> Shown:
     a = anatomy(settings, table)
     view = _within(
         view,
@@ -77,7 +77,7 @@ def _forward(settings: Settings, view: View, table: Table | None) -> Shown:
     }
 
 
-def _guarantee(settings: Settings, view: View, table: Table | None) -> Shown:
+def _guarantee(settings: Settings, view: View, table: Table | None, result: Fan | None) -> Shown:
     def swept(settings: Settings) -> Frame:
         points = SWEEPS[view.topic](settings, table)
         return pd.DataFrame([row for _, point in points for row in point()])
@@ -95,7 +95,7 @@ def _guarantee(settings: Settings, view: View, table: Table | None) -> Shown:
             return {} if rows.empty else {**guaranteed.SWEPT[topic](rows, settings)}
 
 
-def _trained(settings: Settings, view: View, table: Table | None) -> Shown:
+def _trained(settings: Settings, view: View, table: Table | None, result: Fan | None) -> Shown:
     if view.model == "own":
         raise SettingsError(
             "model=own was trained or loaded in a session of the app and is nowhere else; choose "
@@ -113,7 +113,7 @@ def _trained(settings: Settings, view: View, table: Table | None) -> Shown:
         case "beyond":
             return {**trained.beyond(beyond(model, task, settings.steps), task.n)}
         case "yours":
-            found, result = live(model, card, settings, table), fan(settings, table)
+            found, result = live(model, card, settings, table), result or fan(settings, table)
             return {**trained.yours(found, settings, view.floor),
                     **trained.yours_solvers(result, settings, view.floor)}  # fmt: skip
     probed = probe(model, task, view.asked)
@@ -137,7 +137,7 @@ def _trained(settings: Settings, view: View, table: Table | None) -> Shown:
     return {**trained.rankings(stand, shape.layers), **trained.grids(stand)}
 
 
-def _ablations(settings: Settings, view: View, table: Table | None) -> Shown:
+def _ablations(settings: Settings, view: View, table: Table | None, result: Fan | None) -> Shown:
     if view.ablation == "constructed":
         return {**ablations.scores(pd.DataFrame(counterpart_rows(settings, table)), view.floor)}
 
@@ -170,7 +170,7 @@ def _ablations(settings: Settings, view: View, table: Table | None) -> Shown:
     return _named(ablations.kernels(rows, length, lost))
 
 
-PAGES: Mapping[str, Callable[[Settings, View, Table | None], Shown]] = {
+PAGES: Mapping[str, Callable[[Settings, View, Table | None, Fan | None], Shown]] = {
     "fan": _fan,
     "attention": _attention,
     "forward": _forward,
@@ -180,15 +180,23 @@ PAGES: Mapping[str, Callable[[Settings, View, Table | None], Shown]] = {
 }
 
 
-def shown(page: str, settings: Settings, view: View, table: Table | None = None) -> Shown:
-    """Every figure and map that a page shows, computed anew, by name and in the page's order.
+def shown(
+    page: str,
+    settings: Settings,
+    view: View,
+    table: Table | None = None,
+    result: Fan | None = None,
+) -> Shown:
+    """Every figure and map that a page shows, by name and in the page's order.
+
+    All is computed anew, but for ``result``, the fan of these settings, where it is there already.
 
     Raises
     ------
     SettingsError, TableError, CheckpointError, ProbeError
         What the page would say it cannot show; ``model=own``, which is in a browser alone.
     """
-    return PAGES[_known(page)](settings, view, table)
+    return PAGES[_known(page)](settings, view, table, result)
 
 
 def rows(picture: Picture) -> pd.DataFrame:
