@@ -258,8 +258,9 @@ def _named(maps: Iterable[Map]) -> Shown:
 
 
 def link(page: str, settings: Settings, view: View) -> str:
-    """The page's link, without the server's address."""
-    return f"/{page}?{settings.to_query()}&{view.to_query().partition('&')[2]}"
+    """The page's link, without the server's address; the app's home is the fan."""
+    path = "" if page == "fan" else page
+    return f"/{path}?{settings.to_query()}&{view.to_query().partition('&')[2]}"
 
 
 def script(page: str, settings: Settings, view: View) -> str:
