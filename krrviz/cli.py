@@ -225,7 +225,7 @@ def _run(options: argparse.Namespace) -> None:
     checks = trust(settings, table, result.residual)
     steps = step_rows(result)
     final = steps[steps.step == settings.steps]
-    shown = export.shown(page, settings, view, table)
+    shown = export.shown(page, settings, view, table, result)
     summary = {
         "link": export.link(page, settings, view),
         "page": page,
@@ -250,7 +250,7 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _script(options: argparse.Namespace) -> None:
-    settings, view = (kind.from_query(options.link) for kind in (Settings, View))
+    settings, view = Settings.from_query(options.link), View.from_query(options.link)
     print(export.script(export.page_of(options.link), settings, view), end="")
 
 

@@ -13,19 +13,22 @@ from krrviz import checkpoints, findings
 from krrviz.anatomy import anatomy
 from krrviz.charts import Figure
 from krrviz.counterparts import counterpart_rows
-from krrviz.fan import curve, fan
+from krrviz.fan import Fan, curve, fan
 from krrviz.forward import walk
 from krrviz.guarantee import guarantee
+from krrviz.heldout import held_out
 from krrviz.laws import Frame
 from krrviz.maps import Map
-from krrviz.pictures import ablations, attention, forward, trained
+from krrviz.pictures import ablations, attention, forward, own_data, trained
 from krrviz.pictures import fan as fans
 from krrviz.pictures import guarantee as guaranteed
 from krrviz.scaling import SWEEPS, tail
 from krrviz.settings import Settings, SettingsError, View
 from krrviz.settings import shown as said
+from krrviz.suggest import cross_validated_bandwidth, gcv_ridge, median_bandwidth
 from krrviz.surgery import errors, named
 from krrviz.tables import Table
+from krrviz.tasks import table_of
 from krrviz.trained import match as matching
 from krrviz.trained.abroad import beyond, live
 from krrviz.trained.inside import headed, patch
@@ -35,13 +38,13 @@ Picture = Figure | Map
 Shown = dict[str, Picture]
 
 
-def _fan(settings: Settings, view: View, table: Table | None) -> Shown:
-    result = fan(settings, table)
+def _fan(settings: Settings, view: View, table: Table | None, result: Fan | None) -> Shown:
+    result = result or fan(settings, table)
     fitted = curve(settings, settings.methods[0], table) if result.d == 1 else None
     return {**fans.figures(result, fitted, settings, view.floor)}
 
 
-def _attention(settings: Settings, view: View, table: Table | None) -> Shown:
+def _attention(settings: Settings, view: View, table: Table | None, result: Fan | None) -> Shown:
     a = anatomy(settings, table)
     view = _within(view, block=a.depth - 1, pin=len(a.kinds) - 1)
     shown = _named(attention.matrices(a, view.block))
@@ -52,7 +55,7 @@ def _attention(settings: Settings, view: View, table: Table | None) -> Shown:
     return shown | {f"row_{m.name}" if m.name in shown else m.name: m for m in row}
 
 
-def _forward(settings: Settings, view: View, table: Table | None) -> Shown:
+def _forward(settings: Settings, view: View, table: Table | None, result: Fan | None) -> Shown:
     a = anatomy(settings, table)
     view = _within(
         view,
@@ -77,7 +80,7 @@ def _forward(settings: Settings, view: View, table: Table | None) -> Shown:
     }
 
 
-def _guarantee(settings: Settings, view: View, table: Table | None) -> Shown:
+def _guarantee(settings: Settings, view: View, table: Table | None, result: Fan | None) -> Shown:
     def swept(settings: Settings) -> Frame:
         points = SWEEPS[view.topic](settings, table)
         return pd.DataFrame([row for _, point in points for row in point()])
@@ -95,7 +98,7 @@ def _guarantee(settings: Settings, view: View, table: Table | None) -> Shown:
             return {} if rows.empty else {**guaranteed.SWEPT[topic](rows, settings)}
 
 
-def _trained(settings: Settings, view: View, table: Table | None) -> Shown:
+def _trained(settings: Settings, view: View, table: Table | None, result: Fan | None) -> Shown:
     if view.model == "own":
         raise SettingsError(
             "model=own was trained or loaded in a session of the app and is nowhere else; choose "
@@ -113,7 +116,7 @@ def _trained(settings: Settings, view: View, table: Table | None) -> Shown:
         case "beyond":
             return {**trained.beyond(beyond(model, task, settings.steps), task.n)}
         case "yours":
-            found, result = live(model, card, settings, table), fan(settings, table)
+            found, result = live(model, card, settings, table), result or fan(settings, table)
             return {**trained.yours(found, settings, view.floor),
                     **trained.yours_solvers(result, settings, view.floor)}  # fmt: skip
     probed = probe(model, task, view.asked)
@@ -137,7 +140,7 @@ def _trained(settings: Settings, view: View, table: Table | None) -> Shown:
     return {**trained.rankings(stand, shape.layers), **trained.grids(stand)}
 
 
-def _ablations(settings: Settings, view: View, table: Table | None) -> Shown:
+def _ablations(settings: Settings, view: View, table: Table | None, result: Fan | None) -> Shown:
     if view.ablation == "constructed":
         return {**ablations.scores(pd.DataFrame(counterpart_rows(settings, table)), view.floor)}
 
@@ -170,25 +173,49 @@ def _ablations(settings: Settings, view: View, table: Table | None) -> Shown:
     return _named(ablations.kernels(rows, length, lost))
 
 
-PAGES: Mapping[str, Callable[[Settings, View, Table | None], Shown]] = {
+def _own_data(settings: Settings, view: View, table: Table | None, done: Fan | None) -> Shown:
+    if settings.data != "csv":
+        return {}
+    own = table_of(settings, table)
+    hints = own_data.suggestions(
+        median_bandwidth(own.X, settings.seed),
+        cross_validated_bandwidth(own.X, own.y, settings.ridge, settings.seed),
+        gcv_ridge(own.X, own.y, settings.bandwidth, settings.seed),
+    )
+    if own.d > 1:
+        return {**hints, **own_data.residuals(held_out(settings, table), settings.methods[0])}
+    drawn = _fan(settings, view, table, done)
+    return {**hints, **{name: drawn[name] for name in ("steps", "prediction")}}
+
+
+PAGES: Mapping[str, Callable[[Settings, View, Table | None, Fan | None], Shown]] = {
     "fan": _fan,
     "attention": _attention,
     "forward": _forward,
     "guarantee": _guarantee,
     "trained": _trained,
     "ablations": _ablations,
+    "own_data": _own_data,
 }
 
 
-def shown(page: str, settings: Settings, view: View, table: Table | None = None) -> Shown:
-    """Every figure and map that a page shows, computed anew, by name and in the page's order.
+def shown(
+    page: str,
+    settings: Settings,
+    view: View,
+    table: Table | None = None,
+    result: Fan | None = None,
+) -> Shown:
+    """Every figure and map that a page shows, by name and in the page's order.
+
+    All is computed anew, but for ``result``, the fan of these settings, where it is there already.
 
     Raises
     ------
     SettingsError, TableError, CheckpointError, ProbeError
         What the page would say it cannot show; ``model=own``, which is in a browser alone.
     """
-    return PAGES[_known(page)](settings, view, table)
+    return PAGES[_known(page)](settings, view, table, result)
 
 
 def rows(picture: Picture) -> pd.DataFrame:
@@ -250,8 +277,9 @@ def _named(maps: Iterable[Map]) -> Shown:
 
 
 def link(page: str, settings: Settings, view: View) -> str:
-    """The page's link, without the server's address."""
-    return f"/{page}?{settings.to_query()}&{view.to_query().partition('&')[2]}"
+    """The page's link, without the server's address; the app's home is the fan."""
+    path = "" if page == "fan" else page
+    return f"/{path}?{settings.to_query()}&{view.to_query().partition('&')[2]}"
 
 
 def script(page: str, settings: Settings, view: View) -> str:

@@ -281,7 +281,7 @@ def winners(ranking: Frame) -> str:
 
 def apart(one: Any, two: Any) -> bool:
     """Whether two rows of a ranking have intervals that do not meet."""
-    return one.low > two.high or one.high < two.low
+    return bool(one.low > two.high or one.high < two.low)
 
 
 def route_rows(routes: Mapping[str, Route]) -> Frame:

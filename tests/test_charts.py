@@ -156,6 +156,29 @@ def y_domains(figure: charts.Figure) -> set[str]:
     return {json.dumps(y["scale"]["domain"]) for y in encodings if "scale" in y}
 
 
+def test_rows_are_those_of_the_browsers_file_at_full_precision():
+    figure = charts.Figure(
+        {"usermeta": {"tables": ["curve", "data"]}},
+        {
+            "curve": pd.DataFrame({"step": [0, 1], "x": [1 / 3, 2.0], "y": [1.0, math.inf]}),
+            "data": pd.DataFrame({"x": [0.1], "label": ["a, b"]}),
+            "edges": pd.DataFrame({"row": [1]}),  # drawn, but no data
+        },
+        "",
+    )
+    assert figure.rows().to_csv(index=False).splitlines() == [
+        "table,step,x,y,label",
+        "curve,0,0.3333333333333333,1.0,",
+        "curve,1,2.0,,",
+        'data,,0.1,,"a, b"',
+    ]
+    alone = charts.Figure({"usermeta": {"tables": ["curve"]}}, figure.tables, "")
+    assert alone.rows().to_csv(index=False).splitlines() == [
+        "step,x,y", "0,0.3333333333333333,1.0", "1,2.0,"
+    ]  # fmt: skip
+    assert math.isinf(figure.tables["curve"].y[1])  # what is drawn stays as it is
+
+
 def test_error_axes_share_one_domain():
     assert y_domains(FIGURES["fan"]) == y_domains(FIGURES["steps"]) == {"[0.001, 2.0]"}
     assert y_domains(FIGURES["fan, wide range"]) == {"[1e-16, 100.0]"}

@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 import torch
 
-from krrviz import Settings, cli, fan_frame, tables
+from krrviz import Construction, Settings, cli, fan_frame, load_construction, tables, tasks
 from krrviz.cli import main
 from krrviz.guarantee import guarantee
 from krrviz.scaling import SWEEPS
@@ -61,7 +61,7 @@ def own(tmp_path: Path) -> str:
 
 
 def test_a_run_writes_its_four_files(out: Path) -> None:
-    assert {path.name for path in out.iterdir()} == FILES
+    assert {path.name for path in out.iterdir()} >= FILES
 
 
 def test_fan_csv_is_the_librarys_frame_to_the_last_digit(out: Path) -> None:
@@ -158,6 +158,13 @@ def test_a_whole_link_is_taken(out: Path, tmp_path: Path) -> None:
     link = f"http://localhost:8501/?{Settings.from_query(LINK).to_query()}&step=3"
     assert main(["run", link, "--out", str(tmp_path)]) == 0
     assert (tmp_path / "fan.csv").read_bytes() == (out / "fan.csv").read_bytes()
+
+
+def test_weights_are_written_with_a_card(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    assert main(["weights", LINK, "--out", str(tmp_path)]) == 0
+    _, c = load_construction(tmp_path / "transformer")
+    assert c == Construction.from_settings(Settings.from_query(LINK))
+    assert loaded(tmp_path / "transformer.json")["sha256"] in capsys.readouterr().out
 
 
 # -- certify and scaling -------------------------------------------------------------------------
@@ -479,10 +486,10 @@ def test_the_seed_samples_the_rows_of_a_long_file(
     seen = list[tables.Table]()
 
     def kept(*arguments: Any) -> tables.Table:
-        seen.append(tables.read_csv(*arguments))
+        seen.append(tasks.own_table(*arguments))
         return seen[-1]
 
-    monkeypatch.setattr(cli, "read_csv", kept)
+    monkeypatch.setattr(cli, "own_table", kept)
     assert main(["run", OWN + "&seed=5", "--csv", own, "--out", str(tmp_path)]) == 0
     np.testing.assert_array_equal(seen[0].X, tables.read_csv(own, seed=5).X)
     assert "20 rows drawn at random of 32" in loaded(tmp_path / "summary.json")["notices"][0]

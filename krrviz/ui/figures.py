@@ -13,7 +13,7 @@ from streamlit.components.v2.types import ComponentRenderer
 
 from krrviz import charts
 from krrviz.ui import state
-from krrviz.ui.panels import panel
+from krrviz.ui.panels import panel, pictures
 
 HTML = """
 <section class="figures" data-testid="figures" data-ready="false">
@@ -79,6 +79,7 @@ def figures(
     each
         What the steps are, in a word and a symbol, for the scrubber.
     """
+    pictures().update(shown)
     panels = [
         {
             "name": name,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 import numpy as np
 import streamlit as st
 
 from krrviz.maps import Cell, Frames, Map, Points
-from krrviz.ui.panels import panel
+from krrviz.ui.panels import panel, pictures
 
 Asked = TypeVar("Asked")
 
@@ -66,6 +67,11 @@ def heatmaps(
         If given, a moment chosen by letting the scrubber go is sent to the server, which finds
         its index in ``st.session_state[key]["frame"]``.
     """
+    for shown in maps:
+        # A page may have two of one name, in two panels.
+        name = f"{key}_{shown.name}" if shown.name in pictures() else shown.name
+        still = frames is not None and shown.values.ndim > 2
+        pictures()[name] = replace(shown, values=shown.values[frames.at]) if still else shown
     blob, head, lists = bytearray(), [], {}
     for shown in maps:
         head.append(_described(shown, lists))

@@ -15,6 +15,8 @@ import streamlit as st
 from streamlit.components.v2 import component
 from streamlit.components.v2.types import ComponentRenderer
 
+from krrviz.export import Picture
+
 HERE = Path(__file__).parent
 
 
@@ -46,6 +48,11 @@ def panel(name: str, html: str) -> Callable[..., Any]:
         return _registered(name, html)(key=key, data=data, **more)
 
     return mount
+
+
+def pictures() -> dict[str, Picture]:
+    """The figures and maps of the page as it stands, by the names of their files."""
+    return st.session_state.setdefault("pictures", {})
 
 
 def mounted() -> dict[str, Mounted]:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import html
+import io
+import zipfile
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import streamlit as st
 
+from krrviz.construction.stored import save_construction
+from krrviz.construction.weights import Construction
+from krrviz.export import PAGES, Picture, rows, script
 from krrviz.settings import Settings
+from krrviz.tables import Table
 from krrviz.ui import standalone, state
 from krrviz.ui.glossary import marked
-from krrviz.ui.panels import mounted, panel
+from krrviz.ui.panels import mounted, panel, pictures
 
 VERSIONS = ("krrviz", "torch", "numpy", "altair")
 
@@ -27,13 +35,14 @@ COPY = """
 def start() -> None:
     """Begin a page: nothing is on it."""
     mounted().clear()
+    pictures().clear()
     st.session_state.told = {}
     st.session_state.pop("heading", None)
 
 
 def tell(name: str, table: Mapping[str, object]) -> None:
     """Have a table stand beneath the pictures in files."""
-    st.session_state.told[name] = table
+    st.session_state.setdefault("told", {})[name] = table
 
 
 def head(title: str, text: str) -> None:
@@ -64,7 +73,8 @@ def _files(page: str, title: str, text: str) -> None:
     """Buttons for files; each is made when it is asked for."""
     panels, told = dict(mounted()), dict(st.session_state.told)
     # Not asked of the session later: a file is made outside of it.
-    settings, query = state.settings(), state.query()
+    settings, view, query, table = state.settings(), state.view(), state.query(), state.table()
+    shown = dict(pictures())
 
     def web_page() -> str:
         about = {"Link": {"page": page, "query": query}, **told}
@@ -77,8 +87,39 @@ def _files(page: str, title: str, text: str) -> None:
     files: dict[str, tuple[str, str, Callable[[], str | bytes]]] = {
         "Web page (.html)": (f"{page}.html", "text/html", web_page),
     }
+    if shown:
+        files["Data (.zip of CSV)"] = f"{page}.zip", "application/zip", lambda: _zip(shown)
+    if page in PAGES and not (page == "trained" and view.model == "own"):
+        files["Python script (.py)"] = (
+            f"{page}.py", "text/x-python", lambda: script(page, settings, view)
+        )  # fmt: skip
+    if page in PAGES and "transformer" in settings.methods:
+        files["Transformer's weights (.zip)"] = (
+            "transformer.zip", "application/zip", lambda: _weights(settings, table)
+        )  # fmt: skip
     for label, (name, kind, make) in files.items():
         st.download_button(label, make, name, kind, key=label, on_click="ignore", width="stretch")
+
+
+def _zip(shown: Mapping[str, Picture]) -> bytes:
+    """Each picture's numbers as NAME.csv."""
+    return _packed({f"{name}.csv": rows(it).to_csv(index=False) for name, it in shown.items()})
+
+
+def _weights(settings: Settings, table: Table | None) -> bytes:
+    """The constructed transformer: tensors, and a card that says what they are."""
+    with TemporaryDirectory() as folder:
+        at = Path(folder) / "transformer"
+        save_construction(at, Construction.from_settings(settings, table))
+        return _packed({file.name: file.read_bytes() for file in at.parent.iterdir()})
+
+
+def _packed(files: Mapping[str, str | bytes]) -> bytes:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return made.getvalue()
 
 
 def _embedding(page: str) -> None:
