@@ -218,14 +218,15 @@ def prediction(
     margin = 0.08 * (high - low) or 1.0
     gap = curve.merge(exact, on="x", suffixes=("", "_exact"))
     gap["error"] = (gap["prediction"] - gap["prediction_exact"]).abs()
+    stepwise = _last(curve) > 0
     return Figure(
         _prediction(
-            series, x_title, y_title,
+            f"{series} at step t" if stepwise else series, x_title, y_title, stepwise,
             step=_last(curve), every=max(1, _last(curve) // PAST), hidden=[],
             low=low - margin, high=high + margin,
         ),
         {"curves": curve, "exact": exact, "data": data},
-        f"Prediction over the data: {len(data)} context points, exact KRR, and {series.lower()} at "
+        f"Prediction over the data: {len(data)} context points, exact KRR, and {series} at "
         "each step. Largest distance from exact KRR: "
         f"{_sampled(gap.groupby('step', as_index=False)['error'].max())}.",
     )  # fmt: skip
@@ -461,13 +462,15 @@ def _steps(
 
 
 @once
-def _prediction(series: str, x_title: str, y_title: str) -> Layers:
+def _prediction(series: str, x_title: str, y_title: str, stepwise: bool) -> Layers:
     point, krr = STYLES["transformer"], STYLES["preconditioned_richardson"]
     looks = {
         "data": {"title": "context points", "color": "#7f7f7f", "shape": point.shape},
         "exact": {"title": "exact KRR", "color": krr.color, "dash": krr.dash, "width": 2.5},
-        "now": {"title": f"{series} at step t", "color": point.color, "width": 3},
-        "past": {"title": "earlier steps", "color": "#e0a070", "width": 1},
+        "now": {"title": series, "color": point.color, "width": 3},
+        **(
+            {"past": {"title": "earlier steps", "color": "#e0a070", "width": 1}} if stepwise else {}
+        ),
     }
     scale = alt.Scale(domain=[alt.ExprRef("low"), alt.ExprRef("high")], nice=False, zero=False)
 
@@ -488,11 +491,15 @@ def _prediction(series: str, x_title: str, y_title: str) -> Layers:
         domain=[look["title"] for look in looks.values()],
         range=[look["color"] for look in looks.values()],
     )
-    return alt.layer(
+    past = [
         layer("curves", "past", "prediction")
         .transform_filter("datum.step < step && datum.step % every == 0")
         .mark_line(clip=True, strokeWidth=1, opacity=0.5)
-        .encode(detail="step:N"),
+        .encode(detail="step:N")
+        for _ in range(stepwise)
+    ]
+    return alt.layer(
+        *past,
         points.mark_point(filled=True, size=28, opacity=0.8).encode(
             alt.Color("series:N", title=None, scale=names), tooltip=["x:Q", "y:Q"]
         ),

@@ -13,11 +13,12 @@ from krrviz import checkpoints, findings
 from krrviz.anatomy import anatomy
 from krrviz.charts import Figure
 from krrviz.counterparts import counterpart_rows
-from krrviz.fan import Fan, curve, fan
+from krrviz.fan import Fan, averaged, curve, fan
 from krrviz.forward import walk
 from krrviz.guarantee import guarantee
 from krrviz.heldout import held_out
 from krrviz.laws import Frame
+from krrviz.lessons import AVERAGE, TOUR
 from krrviz.maps import Map
 from krrviz.pictures import ablations, attention, forward, own_data, trained
 from krrviz.pictures import fan as fans
@@ -28,7 +29,7 @@ from krrviz.settings import shown as said
 from krrviz.suggest import cross_validated_bandwidth, gcv_ridge, median_bandwidth
 from krrviz.surgery import errors, named
 from krrviz.tables import Table
-from krrviz.tasks import table_of
+from krrviz.tasks import dimension, table_of
 from krrviz.trained import match as matching
 from krrviz.trained.abroad import beyond, live
 from krrviz.trained.inside import headed, patch
@@ -188,6 +189,16 @@ def _own_data(settings: Settings, view: View, table: Table | None, done: Fan | N
     return {**hints, **{name: drawn[name] for name in ("steps", "prediction")}}
 
 
+def _tour(settings: Settings, view: View, table: Table | None, done: Fan | None) -> Shown:
+    station = TOUR[view.station - 1]
+    if station.shown == (AVERAGE,):
+        if dimension(settings, table) > 1:
+            return {}
+        return {**fans.average(averaged(settings, table))}
+    drawn = PAGES[station.page](settings, view, table, done)
+    return {name: drawn[name] for name in station.shown if name in drawn}
+
+
 PAGES: Mapping[str, Callable[[Settings, View, Table | None, Fan | None], Shown]] = {
     "fan": _fan,
     "attention": _attention,
@@ -196,6 +207,7 @@ PAGES: Mapping[str, Callable[[Settings, View, Table | None, Fan | None], Shown]]
     "trained": _trained,
     "ablations": _ablations,
     "own_data": _own_data,
+    "tour": _tour,
 }
 
 

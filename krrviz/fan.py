@@ -204,26 +204,48 @@ def curve(settings: Settings, method: str, table: Table | None = None) -> Curve:
     ValueError
         The inputs have more than one dimension.
     """
-    if dimension(settings, table) != 1:
-        raise ValueError(f"d={dimension(settings, table)}: a curve needs one input")
     settings = settings.but(prompts=1, methods=(method,))
-    prompt = sample(settings, table)
-    grid = torch.linspace(float(prompt.X.min()), float(prompt.X.max()), GRID, dtype=torch.float64)
-    problem = Problem(
-        prompt.X,
-        prompt.y,
-        grid[None, :, None],
-        prompt.count,
-        settings.bandwidth,
-        settings.ridge,
-        settings.ridge_scale,
-    )
+    problem = _gridded(settings, table)
 
     def run(device: torch.device) -> Trajectory:
         moved = problem.to(device, DTYPES[settings.dtype])
         return run_method(method, settings, moved, compiled(settings, table, device))
 
     taken, _ = on_device(settings, run)
+    return _curve(problem, taken.predictions[:, 0].cpu(), settings, table)
+
+
+def averaged(settings: Settings, table: Table | None = None) -> Curve:
+    """What one softmax makes of the first prompt, as a curve of the one step 0.
+
+    Σ_i softmax_i(−‖x_* − x_i‖²/2σ²) y_i, the Nadaraya–Watson estimator.
+
+    Raises
+    ------
+    ValueError
+        The inputs have more than one dimension.
+    """
+    problem = _gridded(settings.but(prompts=1), table)
+    score = -torch.cdist(problem.x_query[0], problem.X[0]).square() / (2 * settings.bandwidth**2)
+    return _curve(problem, (score.softmax(-1) @ problem.y[0])[None], settings, table)
+
+
+def _gridded(settings: Settings, table: Table | None) -> Problem:
+    """The one prompt of ``settings``, asked on a grid over its context."""
+    if dimension(settings, table) != 1:
+        raise ValueError(f"d={dimension(settings, table)}: a curve needs one input")
+    prompt = sample(settings, table)
+    grid = torch.linspace(float(prompt.X.min()), float(prompt.X.max()), GRID, dtype=torch.float64)
+    return replace(prompt, x_query=grid[None, :, None], noiseless=None, labels=None)
+
+
+def _curve(
+    problem: Problem,
+    predictions: Float[Tensor, "times grid"],
+    settings: Settings,
+    table: Table | None,
+) -> Curve:
+    """Answers on a grid in the data's own units."""
     raw = None if settings.data == "gp" else table_of(settings, table)
 
     def own_x(x: Tensor) -> np.ndarray:
@@ -236,11 +258,11 @@ def curve(settings: Settings, method: str, table: Table | None = None) -> Curve:
         return f"{name} ({unit})" if unit else name
 
     return Curve(
-        x=own_x(grid),
-        predictions=own_y(taken.predictions[:, 0].cpu()),
+        x=own_x(problem.x_query[0, :, 0]),
+        predictions=own_y(predictions),
         exact=own_y(problem.exact[0]),
-        data_x=own_x(prompt.X[0, :, 0]),
-        data_y=own_y(prompt.y[0]),
+        data_x=own_x(problem.X[0, :, 0]),
+        data_y=own_y(problem.y[0]),
         x_label="input x" if raw is None else label(raw.input_names[0], raw.x_units[0]),
         y_label="label y (standardised)" if raw is None else label(raw.target_name, raw.y_unit),
     )

@@ -738,7 +738,7 @@ class View(Record):
     )
     answers: str = setting(
         "-" * STATIONS,
-        Text(f"[abc-]{{{STATIONS}}}", f"{STATIONS} of a, b, c and - (not yet answered)"),
+        Text(f"[abcs-]{{{STATIONS}}}", f"{STATIONS} of a, b, c, s (skipped) and - (not yet seen)"),
         "Answers",
         "What was predicted at each station of the tour.",
         "view",

@@ -27,6 +27,20 @@ def figures(
     return shown
 
 
+def average(curve: Curve) -> dict[str, Figure]:
+    """One softmax's average over the data of one input, beside exact KRR."""
+    fitted, exact, data = curve_rows(curve)
+    drawn = charts.prediction(
+        fitted,
+        exact,
+        data,
+        series="Nadaraya–Watson",
+        x_title=curve.x_label,
+        y_title=curve.y_label,
+    )
+    return {"average": drawn}
+
+
 def errors(
     result: Fan, settings: Settings, floor: float, fan: str = "fan_", steps: str = "steps"
 ) -> dict[str, Figure]:

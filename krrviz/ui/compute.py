@@ -17,6 +17,7 @@ from torch import Tensor
 
 from krrviz.anatomy import Anatomy, anatomy
 from krrviz.counterparts import counterpart_rows
+from krrviz.export import Shown, shown
 from krrviz.fan import Curve, Fan, curve, fan
 from krrviz.forward import Walk, walk
 from krrviz.guarantee import Guarantee, guarantee
@@ -34,10 +35,10 @@ from krrviz.suggest import (
 )
 from krrviz.surgery import Fault, errors
 from krrviz.tables import TableError
-from krrviz.trained.gpt import GPT
+from krrviz.trained.gpt import GPT, CheckpointError
 from krrviz.trained.match import Alignment, Matched, Route, Variant, align, fans, match, rivals
 from krrviz.trained.match import Fan as SolverFan
-from krrviz.trained.probe import Probed, fixed_task, probe
+from krrviz.trained.probe import Probed, ProbeError, fixed_task, probe
 from krrviz.trust import Check, trust
 from krrviz.ui import state
 
@@ -297,6 +298,18 @@ def fitted_curve(settings: Settings, method: str) -> Curve:
     # The curve is the same whatever else is drawn.
     alone = settings.but(methods=(method,), reference="krr")
     return _cached("curve", alone, lambda: curve(alone, method, state.table()))
+
+
+def pictured(page: str, settings: Settings) -> Shown:
+    """A page's pictures as they are exported; what cannot be computed is told."""
+    view = state.view()
+    with _waiting(settings):
+        try:
+            return _cached(
+                f"{page} {view}", settings, lambda: shown(page, settings, view, state.table())
+            )
+        except (CheckpointError, ProbeError) as error:
+            state.refuse(f"{error}.")
 
 
 def suggested(settings: Settings) -> tuple[Median, CrossValidation, GeneralisedCrossValidation]:

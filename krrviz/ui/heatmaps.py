@@ -70,8 +70,9 @@ def heatmaps(
     for shown in maps:
         # A page may have two of one name, in two panels.
         name = f"{key}_{shown.name}" if shown.name in pictures() else shown.name
-        still = frames is not None and shown.values.ndim > 2
-        pictures()[name] = replace(shown, values=shown.values[frames.at]) if still else shown
+        if frames is not None and shown.values.ndim > 2:
+            shown = replace(shown, values=shown.values[frames.at])
+        pictures()[name] = shown
     blob, head, lists = bytearray(), [], {}
     for shown in maps:
         head.append(_described(shown, lists))

@@ -35,6 +35,7 @@ def _pages() -> list[StreamlitPage]:
 
     return [
         home,
+        st.Page("pages/tour.py", title="Tour"),
         st.Page("pages/attention.py", title="Attention = kernel"),
         st.Page("pages/forward.py", title="Forward pass"),
         st.Page("pages/guarantee.py", title="Guarantee"),
