@@ -83,25 +83,30 @@ RAMP = {
 }
 
 
-def theme(mode: str) -> dict[str, Any]:
-    """Return the Vega-Lite config of the light or the dark theme."""
+def theme(mode: str, size: float = 1.0) -> dict[str, Any]:
+    """Return the Vega-Lite config of the light or the dark theme, its letters ``size`` as large."""
     ink, paper = INK[mode], PAPER[mode]
-    text = {"labelColor": ink, "titleColor": ink, "titleFontWeight": "normal"}
+    letters = {"labelFontSize": 10 * size, "titleFontSize": 11 * size}
+    text = {"labelColor": ink, "titleColor": ink, "titleFontWeight": "normal", **letters}
     flat = {"titleAngle": 0, "titleAlign": "left", "titleBaseline": "bottom"}
     return {
         "background": paper,
         "axis": {**text, "domain": False, "ticks": False, "gridColor": ink, "gridOpacity": 0.13},
-        "axisY": {**flat, "titleX": -32, "titleY": -7},  # above the axis, where it costs no width
+        "axisY": {
+            **flat,
+            "titleX": -32,
+            "titleY": -7 * size,
+        },  # above the axis, where it costs no width
         "legend": {**text, "labelLimit": 260, "symbolStrokeWidth": 0, "symbolOpacity": 1},
         "range": {"ramp": RAMP[mode]},
         "style": {
-            "now": {"color": ink, "fontSize": 11},
-            "note": {"color": ink, "fontSize": 11},
-            "halo": {"color": paper, "stroke": paper, "strokeWidth": 4, "fontSize": 11},
+            "now": {"color": ink, "fontSize": 11 * size},
+            "note": {"color": ink, "fontSize": 11 * size},
+            "halo": {"color": paper, "stroke": paper, "strokeWidth": 4, "fontSize": 11 * size},
         },
         "title": {
             "color": ink,
-            "fontSize": 12.5,
+            "fontSize": 12.5 * size,
             "anchor": "start",
             "frame": "bounds",
             "limit": {"expr": "width + 36"},

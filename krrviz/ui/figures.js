@@ -106,6 +106,7 @@ class Panel {
       if (elements.some((element, i) => grid.children[i] !== element))
         grid.replaceChildren(...elements);
     }
+    this.root.classList.toggle("big", data.big);
     this.slide(data);
     const theme = this.theme(data.themes);
     await Promise.all([...this.cells.values()].map((cell) => cell.draw(embed, theme)));

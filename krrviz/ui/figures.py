@@ -30,6 +30,8 @@ HTML = """
 </section>
 """
 
+LARGER = {"strokeWidth": 1.8, "size": 2.0}
+
 
 @cache
 def _library() -> ComponentRenderer:
@@ -50,6 +52,19 @@ def vega() -> None:
     few bytes on later ones. It takes no room worth seeing.
     """
     _library()(key="krrviz_vega", height=1)
+
+
+def _thick(part: Any, by: float = 1.0) -> Any:
+    """A specification with its lines and marks larger; ``by`` is what a number grows by."""
+    if isinstance(part, dict):
+        return {
+            name: _thick(value, LARGER.get(name, by if name == "value" else 1.0))
+            for name, value in part.items()
+        }
+    if isinstance(part, list):
+        return [_thick(item) for item in part]
+    number = isinstance(part, (int, float)) and not isinstance(part, bool)
+    return part * by if number and by != 1 else part
 
 
 def figures(
@@ -80,14 +95,16 @@ def figures(
         What the steps are, in a word and a symbol, for the scrubber.
     """
     pictures().update(shown)
+    big = state.big()
     panels = [
         {
             "name": name,
-            "spec": {part: it for part, it in figure.spec.items() if part != "config"},
+            "spec": _thick(spec) if big else spec,
             "tables": {table: charts.columns(frame) for table, frame in figure.tables.items()},
             "alt": figure.alt,
         }
         for name, figure in shown.items()
+        for spec in [{part: it for part, it in figure.spec.items() if part != "config"}]
     ]
     field = "step" if each is charts.STEP else "lit_layer"
     asked = getattr(state.view(), field)
@@ -102,6 +119,7 @@ def figures(
         "step": led if led is not None else steps if asked == "last" else min(asked, steps),
         "led": led is not None,
         "each": [each[0].capitalize(), each[1]],
-        "themes": {mode: charts.theme(mode) for mode in charts.INK},
+        "themes": {mode: charts.theme(mode, 1.45 if big else 1) for mode in charts.INK},
+        "big": big,
     }
     panel("figures", HTML)(key=key, data=data, on_step_change=chosen)

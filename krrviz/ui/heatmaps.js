@@ -11,7 +11,6 @@ export default function ({ parentElement, data, setStateValue }) {
 }
 
 const PAGE = 10; // rows that PageUp and PageDown pass
-const FONT = 11; // px
 const MARKS = { context: "#7f8a99", sink: "#b8860b", query: "#8d74d8", masked: "#c9ced6",
   read: "#2e93cc", written: "#d55e00" };
 const RAMPS = {
@@ -62,10 +61,16 @@ class Panel {
     return this.cell ?? this.pin;
   }
 
+  // Of letters, in pixels.
+  get size() {
+    return this.data.big ? 16 : 11;
+  }
+
   show(bytes) {
     this.root.dataset.ready = "false"; // until it is drawn
     try {
       this.data = this.read(bytes);
+      this.root.classList.toggle("big", this.data.big);
       this.build();
       this.root.querySelector(".problem").hidden = true;
     } catch (error) {
@@ -163,7 +168,7 @@ class Panel {
       const [ink, paper] = [value("--st-text-color"), value("--st-background-color")];
       const mode = luminance(paper) < 0.4 ? "dark" : "light";
       this.theme = { ink, paper, mode, i: value("--i"), j: value("--j"),
-        font: `${FONT}px ${value("--st-font") || "sans-serif"}` };
+        font: `${this.size}px ${value("--st-font") || "sans-serif"}` };
       try {
         for (const view of this.views) view.draw();
         this.scatter?.draw();
@@ -311,7 +316,7 @@ class View {
     this.scale = element("div", { className: "scale" });
     this.note = element("p", { className: "note" });
     this.menu = element("div", { className: "menu", popover: "auto" },
-      ...["PNG", "CSV"].map((kind) => button(kind, () => this.save(kind))));
+      ...["PNG", "SVG", "CSV"].map((kind) => button(kind, () => this.save(kind))));
     this.more = button("⋯");
     [this.more.className, this.more.popoverTargetElement] = ["download", this.menu];
     this.menu.onbeforetoggle = () => {
@@ -441,7 +446,7 @@ class View {
     const widest = (labels) =>
       Math.max(0, ...sparse(labels).map((label) => c.measureText(label).width));
     const strip = map.row_marks.length || map.col_marks.length ? 8 : 2;
-    const title = (text) => (text ? FONT + 5 : 0);
+    const title = (text) => (text ? this.panel.size + 5 : 0);
     const labels = Math.min(96, widest(map.rows)) + 6 + strip;
     const left = this.bars ? 44 : labels + title(map.row_title);
     const room = width - left - 2;
@@ -451,8 +456,8 @@ class View {
     const h = this.bars ? 84 : this.square ? w : rows * tall <= 420 ? rows * tall : 420;
     const label = widest(map.cols);
     const fits = label + 8 <= across;
-    this.turned = !fits && across >= FONT + 2;
-    const below = this.turned ? Math.min(96, label) : FONT;
+    this.turned = !fits && across >= this.panel.size + 2;
+    const below = this.turned ? Math.min(96, label) : this.panel.size;
     const height = h + 3 + strip + below + 4 + title(map.col_title);
     this.box = { x: left, y: 1, w, h, strip, height, width };
     this.everyCol = fits || this.turned;
@@ -516,7 +521,7 @@ class View {
     const { x, y, w, h } = this.box;
     const [rows, cols] = this.shape;
     const [across, down] = [w / cols, h / rows];
-    if (across < 38 || down < FONT + 4) return;
+    if (across < 38 || down < this.panel.size + 4) return;
     [c.textAlign, c.textBaseline] = ["center", "middle"];
     for (let i = 0; i < rows; i++)
       for (let j = 0; j < cols; j++) {
@@ -557,8 +562,8 @@ class View {
     });
     c.fillStyle = theme.ink;
     [c.textAlign, c.textBaseline] = ["right", "middle"];
-    if (!this.bars) for (const i of ticks(rows, h / rows >= FONT + 1 ? rows : h / 40))
-      c.fillText(map.rows[i], x - strip - 3, Math.max(y + FONT / 2, y + ((i + 0.5) / rows) * h), x - strip - 4);
+    if (!this.bars) for (const i of ticks(rows, h / rows >= this.panel.size + 1 ? rows : h / 40))
+      c.fillText(map.rows[i], x - strip - 3, Math.max(y + this.panel.size / 2, y + ((i + 0.5) / rows) * h), x - strip - 4);
     const base = y + h + strip + 3;
     const widest = Math.max(...sparse(map.cols).map((label) => c.measureText(label).width));
     c.textBaseline = "top";
@@ -652,8 +657,10 @@ class View {
     this.menu.hidePopover();
     const name = `${this.map.name}.${kind.toLowerCase()}`;
     const download = (href) => element("a", { download: name, href }).click();
-    if (kind === "PNG") return download(this.picture().toDataURL());
-    const file = URL.createObjectURL(new Blob([this.csv()], { type: "text/csv" }));
+    if (kind === "PNG") return download(this.picture(element("canvas"), element("canvas"), 2).toDataURL());
+    const [text, type] = kind === "CSV" ? [this.csv(), "text/csv"]
+      : [this.picture(new Drawing(), new Drawing(), 1).text(this.map.title), "image/svg+xml"];
+    const file = URL.createObjectURL(new Blob([text], { type }));
     download(file);
     URL.revokeObjectURL(file);
   }
@@ -669,13 +676,12 @@ class View {
     return lines.map((line) => line.join(",")).join("\n");
   }
 
-  picture() {
+  picture(drawn, made, ratio) {
     const { panel: { theme }, map, bars, limit } = this;
-    const [width, ratio, top, foot] = [640, 2, 24, bars ? 8 : 48];
-    const drawn = element("canvas");
+    const [width, top, foot] = [640, 24, bars ? 8 : 48];
     this.render(drawn, width, ratio);
     const { x, w, height } = this.box;
-    const made = element("canvas", { width: width * ratio, height: (top + height + foot) * ratio });
+    Object.assign(made, { width: width * ratio, height: (top + height + foot) * ratio });
     const c = made.getContext("2d");
     c.fillStyle = theme.paper;
     c.fillRect(0, 0, made.width, made.height);
@@ -703,6 +709,102 @@ class View {
     this.panel.draw(); // its place on the page is another
     return made;
   }
+}
+
+// What a canvas would be drawn, as SVG: the few calls that maps make of one.
+class Drawing {
+  constructor() {
+    [this.parts, this.kept, this.moves, this.style] = [[], [], [], {}];
+    this.globalAlpha = 1;
+    this.measured = element("canvas").getContext("2d");
+  }
+
+  getContext() {
+    return this;
+  }
+
+  measureText(text) {
+    this.measured.font = this.font;
+    return this.measured.measureText(text);
+  }
+
+  setTransform() {
+    this.moves = [];
+  }
+
+  save() {
+    this.kept.push([...this.moves]);
+  }
+
+  restore() {
+    this.moves = this.kept.pop();
+  }
+
+  translate(x, y) {
+    this.moves.push(`translate(${x} ${y})`);
+  }
+
+  rotate(angle) {
+    this.moves.push(`rotate(${(angle * 180) / Math.PI})`);
+  }
+
+  part(tag, values, inside = "") {
+    const all = { ...values, opacity: this.globalAlpha, transform: this.moves.join(" ") };
+    const named = Object.entries(all).map(([name, value]) => `${name}="${escaped(value)}"`);
+    this.parts.push(`<${tag} ${named.join(" ")}>${inside}</${tag}>`);
+  }
+
+  fillRect(x, y, width, height) {
+    this.part("rect", { x, y, width, height, fill: this.fillStyle });
+  }
+
+  strokeRect(x, y, width, height) {
+    const look = { fill: "none", stroke: this.strokeStyle, "stroke-width": this.lineWidth ?? 1 };
+    this.part("rect", { x, y, width, height, ...look });
+  }
+
+  fillText(text, x, y, most) {
+    const anchor = { left: "start", center: "middle", right: "end" }[this.textAlign ?? "left"];
+    const baseline = { top: "hanging", middle: "central", bottom: "text-after-edge" };
+    const squeezed = this.measureText(text).width > most ? { textLength: most, lengthAdjust: "spacingAndGlyphs" } : {};
+    this.part("text", { x, y, fill: this.fillStyle, "text-anchor": anchor, style: `font: ${this.font}`,
+      "dominant-baseline": baseline[this.textBaseline] ?? "auto", ...squeezed }, escaped(text));
+  }
+
+  beginPath() {
+    this.path = "";
+  }
+
+  moveTo(x, y) {
+    this.path += `M${x},${y}`;
+  }
+
+  lineTo(x, y) {
+    this.path += `L${x},${y}`;
+  }
+
+  stroke() {
+    this.part("path", { d: this.path, fill: "none", stroke: this.strokeStyle, "stroke-width": this.lineWidth });
+  }
+
+  drawImage(image, x, y, width, height) {
+    if (image instanceof Drawing) {
+      this.parts.push(`<g transform="translate(${x} ${y})">${image.parts.join("")}</g>`);
+    } else {
+      const look = { style: "image-rendering: pixelated", preserveAspectRatio: "none" };
+      this.part("image", { href: image.toDataURL(), x, y, width, height, ...look });
+    }
+  }
+
+  text(title) {
+    return `<svg xmlns="http://www.w3.org/2000/svg" width="${this.width}" height="${this.height}" `
+      + `viewBox="0 0 ${this.width} ${this.height}"><title>${escaped(title)}</title>${this.parts.join("")}</svg>`;
+  }
+}
+
+function escaped(text) {
+  const names = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" };
+  return String(text).replace(/[&<>"]/g, (c) => names[c]);
 }
 
 class Scatter {

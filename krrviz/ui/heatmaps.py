@@ -12,6 +12,7 @@ import numpy as np
 import streamlit as st
 
 from krrviz.maps import Cell, Frames, Map, Points
+from krrviz.ui import state
 from krrviz.ui.panels import panel, pictures
 
 Asked = TypeVar("Asked")
@@ -81,7 +82,7 @@ def heatmaps(
         if shown.places is not None:
             head[-1]["places"] = _append(blob, shown.places)
     data: dict[str, Any] = {"maps": head, "lists": list(lists), "linked": linked}
-    data["report"] = on_pin is not None
+    data |= {"report": on_pin is not None, "big": state.big()}
     if points is not None:
         data["points"] = {name: getattr(points, name) for name in ("title", "x_title", "y_title")}
         data["points"] |= {name: _append(blob, getattr(points, name)) for name in "xy"}

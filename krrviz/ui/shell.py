@@ -9,9 +9,8 @@ from streamlit.navigation.page import StreamlitPage
 
 from krrviz.settings import Settings
 from krrviz.tables import assets
-from krrviz.ui import glossary, own, share, state
+from krrviz.ui import glossary, own, share, sidebar, state
 from krrviz.ui.figures import vega
-from krrviz.ui.sidebar import sidebar
 
 # The figure, its steps and its checks are to stand on one screen of 1440 × 900.
 STYLE = (
@@ -50,14 +49,18 @@ def _pages() -> list[StreamlitPage]:
 def run() -> None:
     """The whole app: address in, sidebar, page, address out."""
     st.set_page_config("krrviz", assets() / "favicon.svg", layout="wide")
-    page = st.navigation(_pages(), position="top")
+    page = st.navigation(_pages(), position="hidden" if st.context.is_embedded else "top")
     state.on_page(page.url_path)
     state.read_link()
     st.html(STYLE)
+    if state.big():
+        st.html("<style>html { font-size: 21px; }</style>")
     vega()
     ready = own.ready(page.url_path)
     if not st.context.is_embedded:
-        sidebar()
+        sidebar.sidebar()
+    elif (named := state.view().controls) != "none":
+        sidebar.controls(named.split(","))
     for problem in state.problems():
         st.warning(state.literal(problem))
     share.start()

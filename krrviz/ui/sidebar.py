@@ -20,8 +20,10 @@ from krrviz.settings import (
     Number,
     Settings,
     Several,
+    View,
     shown,
 )
+from krrviz.tables import assets
 from krrviz.ui import state
 
 IN_SIGHT = ("data", "bandwidth", "ridge", "n", "steps")
@@ -43,7 +45,8 @@ WORDS = {
 def sidebar() -> None:
     """Draw the controls; what a person changes is in the session's settings on the next run."""
     with st.sidebar:
-        _preset()
+        if st.button("Presets", icon=":material/grid_view:", width="stretch"):
+            _presets()
         for name in IN_SIGHT:
             _field(name)
         st.caption("More")
@@ -52,25 +55,43 @@ def sidebar() -> None:
                 for name, about in Settings.table().items():
                     if about.group == group and name not in IN_SIGHT and _drawn(name):
                         _field(name)
+        _presenter()
 
 
-def _preset() -> None:
-    """A menu of presets; choosing one replaces the settings."""
+def controls(names: Sequence[str]) -> None:
+    """Draw some controls where the page is embedded in another."""
+    drawn = [name for name in names if _drawn(name)]
+    for start in range(0, len(drawn), 4):
+        for place, name in zip(st.columns(4), drawn[start : start + 4], strict=False):
+            with place:
+                _field(name)
 
-    def chosen() -> None:
-        state.replace(PRESETS[st.session_state.preset].settings)
-        st.session_state.preset = None
 
-    st.selectbox(
-        "Preset",
-        list(PRESETS),
-        index=None,
-        key="preset",
-        format_func=lambda key: PRESETS[key].title,
-        placeholder="Choose a preset",
-        help="\n\n".join(f"**{preset.title}**: {preset.text}" for preset in PRESETS.values()),
-        on_change=chosen,
-    )
+def _presenter() -> None:
+    """A switch for a size to be read from the back of a room."""
+
+    def changed() -> None:
+        state.look(presenter="on" if st.session_state["presenter on"] else "off")
+
+    st.session_state["presenter on"] = state.big()
+    about = View.table()["presenter"]
+    st.toggle(about.label, key="presenter on", on_change=changed, help=about.help)
+
+
+@st.dialog("Presets", width="large")
+def _presets() -> None:
+    """Cards, each with its transformer's fan; one chosen replaces the settings."""
+    st.caption("Settings worth looking at, each with the transformer's fan.")
+    places = [place for _ in range(0, len(PRESETS), 3) for place in st.columns(3)]
+    for place, (key, preset) in zip(places, PRESETS.items(), strict=False):
+        with place.container(border=True):
+            picture = (assets() / "presets" / f"{key}.svg").read_text("utf-8")
+            st.image(picture, width="stretch", alt=f"{preset.title}: its fan")
+            st.markdown(f"**{preset.title}**")
+            st.caption(preset.text)
+            if st.button("Open", key=f"preset {key}", width="stretch"):
+                state.replace(preset.settings)
+                st.rerun()
 
 
 def _drawn(name: str) -> bool:

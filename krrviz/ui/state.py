@@ -34,6 +34,11 @@ def view() -> View:
     return st.session_state.view
 
 
+def big() -> bool:
+    """Whether letters and lines are to be seen from the back of a room."""
+    return view().presenter == "on"
+
+
 def problems() -> tuple[str, ...]:
     """What of the last link or change could not be used, a sentence each."""
     return st.session_state.problems
