@@ -139,17 +139,15 @@ class Figure:
 
         A number that is not finite is missing.
         """
-        named = self.spec["usermeta"]["tables"]
-        held = [self.tables[name].replace([math.inf, -math.inf], math.nan) for name in named]
-        if len(held) == 1:
-            return held[0].reset_index(drop=True)
-        for name, part in zip(named, held, strict=True):
-            part.insert(0, "table", name)
-        # A column that one table lacks stays whole numbers where it held them.
-        whole = [
-            part.astype(dict.fromkeys(part.select_dtypes("integer"), "Int64")) for part in held
-        ]
-        return pd.concat(whole, ignore_index=True)
+        named, parts = self.spec["usermeta"]["tables"], []
+        for name in named:
+            part = self.tables[name].replace([math.inf, -math.inf], math.nan)
+            if len(named) > 1:
+                part.insert(0, "table", name)
+                # Whole numbers stay so beside a table that has no such column.
+                part = part.astype(dict.fromkeys(part.select_dtypes("integer"), "Int64"))
+            parts.append(part)
+        return pd.concat(parts, ignore_index=True)
 
 
 def columns(table: pd.DataFrame) -> dict[str, list[Any]]:
