@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import numpy as np
 import torch
@@ -53,7 +54,7 @@ class TransformerKRR(RegressorMixin, BaseEstimator):
         layout="paper",
         product="balanced",
         update="richardson",
-        sink=0.0,
+        sink: Any = 0.0,  # a number or "ridge"
         dtype="float64",
         device="auto",
     ) -> None:
@@ -78,7 +79,8 @@ class TransformerKRR(RegressorMixin, BaseEstimator):
         ValueError
             Arrays that scikit-learn refuses.
         """
-        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+        checked: Any = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+        X, y = checked
         given = {}
         for name, value in self.get_params().items():
             plain = value.item() if isinstance(value, np.generic) else value  # from a grid
@@ -105,13 +107,13 @@ class TransformerKRR(RegressorMixin, BaseEstimator):
             Arrays that scikit-learn refuses, or no ``fit`` before.
         """
         check_is_fitted(self)
-        X = validate_data(self, X, reset=False, dtype=np.float64)
-        s = self.settings_.but(queries=min(len(X), QUERIES))
+        asked: Any = validate_data(self, X, reset=False, dtype=np.float64)
+        s = self.settings_.but(queries=min(len(asked), QUERIES))
         check(s, 1)
         # k(x − c, x' − c) = k(x, x'): near the origin the dot products lose the fewest digits. The
         # answer is linear in y: labels of size 1 at most fit one bound, exactly.
         centre = self.X_fit_.mean(axis=0)
-        context, queries = torch.from_numpy(self.X_fit_ - centre), torch.from_numpy(X - centre)
+        context, queries = torch.from_numpy(self.X_fit_ - centre), torch.from_numpy(asked - centre)
         scale = np.abs(self.y_fit_).max() or 1.0
         farthest = float(torch.cat([context, queries]).norm(dim=1).max())
         construction = Construction(

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import compress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -178,9 +179,8 @@ class Columns:
             if not chosen:
                 found = f"no input is left; a column besides {_shown(y)} must hold numbers"
                 raise TableError("; ".join([found, *filter(None, [_reasons(self.refused, 3)])]))
-            table = _standardised(
-                self.name, _complete(self.numbers[[*chosen, y]], notices), notices
-            )
+            frame = _complete(pd.DataFrame(self.numbers, columns=[*chosen, y]), notices)
+            table = _standardised(self.name, frame, notices)
         except TableError as error:
             raise TableError(f"data file {_shown(self.name)}: {error}") from None
         unit = [self.units.get(name, "") for name in (*table.input_names, y)]
@@ -435,14 +435,14 @@ def _numbers(contents: bytes, notices: list[str]) -> tuple[pd.DataFrame, dict[st
                     cells = cells.dropna()
                     numbers = pd.to_numeric(cells.str.translate(points), errors="coerce")
                     texts |= {str(name): text for text in cells[pd.isna(numbers)].iloc[:1]}
-    kinds = {name: "str" if name in texts else "float64" for name in names}
+    kinds: dict[Any, Any] = {name: "str" if name in texts else "float64" for name in names}
     try:
         frame = read(io.BytesIO(contents), dtype=kinds)
     except ValueError:
         raise TableError("a cell is not a number; all of them must be") from None
     refused, dates = dict[str, str](), list[str]()
     for name, text in texts.items():
-        words = frame[name]
+        words: Any = frame[name]
         truth = words.dropna().isin(["True", "TRUE", "true", "False", "FALSE", "false"])
         found = [] if truth.all() else _days(words)
         if truth.all():

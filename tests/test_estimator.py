@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ def data(rows: int = 40, d: int = 2, queries: int = 25) -> tuple[np.ndarray, ...
     return X[:rows], 7 * np.sin(X[:rows, 0]) + 3, X[rows:]
 
 
-def kernel_ridge(bandwidth: float, ridge: float) -> KernelRidge:
+def kernel_ridge(bandwidth: float, ridge: Any) -> KernelRidge:
     return KernelRidge(alpha=ridge, kernel="rbf", gamma=1 / (2 * bandwidth**2))
 
 
@@ -59,9 +60,12 @@ def test_with_depth_it_is_kernel_ridge_regression(
 
 
 @pytest.mark.parametrize("segments", [8, 64, 4096])
-@pytest.mark.parametrize(("bandwidth", "ridge"), [(1.0, 0.1), (0.4, 2.0), (3.0, 0.5)])
+@pytest.mark.parametrize(
+    ("bandwidth", "ridge", "sink"),
+    [(1.0, 0.1, 0.0), (0.4, 2.0, 0.0), (3.0, 0.5, 0.0), (1.0, 0.5, "ridge")],
+)
 def test_every_step_is_preconditioned_richardson(
-    bandwidth: float, ridge: float, segments: int
+    bandwidth: float, ridge: float, sink: float | str, segments: int
 ) -> None:
     X, y, queries = data()
     n = len(X)
@@ -70,14 +74,17 @@ def test_every_step_is_preconditioned_richardson(
         return np.exp(-((a[:, None] - b) ** 2).sum(-1) / (2 * bandwidth**2))
 
     K, far = kernel(X, X), kernel(queries, X)
-    A, degree = K + ridge * np.eye(n), K.sum(1)
-    step = 2 / (ridge / n + 1 + ridge)  # D⁻¹A has eigenvalues in [λ/n, 1 + λ]
-    # A product u·v by m hinges a side, |u| ≤ 1 and |v| ≤ R, errs by at most R/4m² where both were
-    # scaled to one range. The update takes λ of one with R = √n/λ and one with the labels, R = 1.
-    eps = (np.sqrt(n) + 1) / (4 * segments**2)
+    s = ridge if sink else 0.0
+    A, degree = K + ridge * np.eye(n), K.sum(1) + s
+    # P⁻¹A, P = D + sI, has eigenvalues in [λ/(n + s), (1 + λ)/(1 + s)].
+    step = 2 / (ridge / (n + s) + (1 + ridge) / (1 + s))
+    # A product u·v by m hinges a side, |u| ≤ U and |v| ≤ R, errs by at most UR/4m² where both were
+    # scaled to one range; U = 1/(1 + s). The update takes λ of one with R = √n/λ, and one with the
+    # labels, R = 1.
+    eps = (np.sqrt(n) + 1) / (1 + s) / (4 * segments**2)
     alpha, reach, bound, scale = np.zeros(n), far, np.zeros(len(queries)), abs(y).max()
     for t in range(13):
-        found = TransformerKRR(bandwidth, ridge, steps=t, segments=segments).fit(X, y)
+        found = TransformerKRR(bandwidth, ridge, t, segments, sink=sink).fit(X, y)
         gap = abs(found.predict(queries) - far @ alpha)
         assert (gap <= scale * (bound + 1e-12)).all()
         alpha = alpha + step * (y - A @ alpha) / degree
@@ -102,7 +109,7 @@ def test_in_a_pipeline_and_a_grid_search() -> None:
 def test_a_clone_is_unfitted_and_gives_the_same() -> None:
     X, y, queries = data()
     model = TransformerKRR(bandwidth=0.7, steps=5, sink="ridge").fit(X, y)
-    copy = clone(model)
+    copy: Any = clone(model)
     assert copy.get_params() == model.get_params()
     assert not hasattr(copy, "X_fit_")
     assert np.array_equal(copy.fit(X, y).predict(queries), model.predict(queries))
@@ -135,6 +142,15 @@ def test_units_and_origin_of_the_inputs_do_not_matter() -> None:
     np.testing.assert_allclose(metres, plain, rtol=0, atol=1e-10)
 
 
+def test_inputs_hundreds_of_bandwidths_apart() -> None:
+    X, y, queries = data()
+    X, queries = 50 * X, np.concatenate([50 * X + 0.1, 1e4 * queries])
+    model = TransformerKRR(0.2, 1.0, 100, 4096, update="chebyshev")
+    found = model.fit(X, y).predict(queries)
+    expected = kernel_ridge(0.2, 1.0).fit(X, y).predict(queries)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
+
+
 @pytest.mark.parametrize("factor", [0.0, 1e-9, -3.0, 1e12])
 def test_answers_are_linear_in_the_labels(factor: float) -> None:
     X, y, queries = data()
@@ -160,6 +176,7 @@ def test_other_precisions(dtype: str) -> None:
     expected = TransformerKRR(ridge=1.0, steps=20).fit(X, y).predict(queries)
     answers = found.predict(queries)
     assert answers.dtype == np.float64
+    assert abs(answers - expected).max() > 1e-9  # it was that precision's
     assert abs(answers - expected).max() < {"float32": 1e-4, "bfloat16": 0.2}[dtype] * abs(y).max()
 
 

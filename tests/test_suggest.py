@@ -3,6 +3,7 @@
 import itertools
 import math
 import statistics
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,7 +68,7 @@ def test_equal_inputs_have_no_bandwidth(rows: int) -> None:
 
 @pytest.mark.parametrize("ridge", [1e-3, 0.1, 10.0])
 @pytest.mark.parametrize(("rows", "d"), SHAPES)
-def test_cross_validation_is_scikit_learns(rows: int, d: int, ridge: float) -> None:
+def test_cross_validation_is_scikit_learns(rows: int, d: int, ridge: Any) -> None:
     X, y = data(rows, d)
     found = cross_validated_bandwidth(X, y, ridge, seed=3)
     median = np.median([math.dist(a, b) for a, b in itertools.combinations(X.tolist(), 2)])
