@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -77,7 +78,7 @@ def kernel_ridge(problem: Problem) -> Float[np.ndarray, "prompts Q"]:
 
     gamma = 1 / (2 * problem.bandwidth**2)
     found = [
-        KernelRidge(alpha=float(r), kernel="rbf", gamma=gamma).fit(X, y).predict(x_query)
+        cast("Any", KernelRidge)(alpha=float(r), kernel="rbf", gamma=gamma).fit(X, y).predict(x_query)
         for r, X, y, x_query in zip(
             problem.r[..., 0], *(t.numpy() for t in (problem.X, problem.y, problem.x_query)),
             strict=True,
