@@ -18,6 +18,8 @@ STYLE = (
     + """
 [data-testid="stMainBlockContainer"] { padding: 2.9rem 2.5rem 1rem; }
 [data-testid="stSidebarHeader"] { height: 2.5rem; margin-bottom: 0; }
+.katex-display { overflow: visible !important; }
+.katex-display > .katex, .katex-display > .katex > .katex-html { white-space: normal !important; }
 @media (max-width: 640px) {
   [data-testid="stMainBlockContainer"] { padding: 3.6rem 1rem 1rem; }
 }
