@@ -16,7 +16,6 @@ from krrviz.counterparts import counterpart_rows
 from krrviz.fan import Fan, curve, fan
 from krrviz.forward import walk
 from krrviz.guarantee import guarantee
-from krrviz.laws import Frame
 from krrviz.maps import Map
 from krrviz.pictures import ablations, attention, forward, trained
 from krrviz.pictures import fan as fans
@@ -78,21 +77,15 @@ def _forward(settings: Settings, view: View, table: Table | None, result: Fan | 
 
 
 def _guarantee(settings: Settings, view: View, table: Table | None, result: Fan | None) -> Shown:
-    def swept(settings: Settings) -> Frame:
-        points = SWEEPS[view.topic](settings, table)
-        return pd.DataFrame([row for _, point in points for row in point()])
-
-    match view.topic:
-        case "dial":
-            return {**guaranteed.budget(guarantee(settings, view.eps, table))}
-        case "spectrum":
-            return {**guaranteed.spectrum(tail(settings, table), settings)}
-        case "sink":
-            rows = swept(settings.but(sink=0))
-            return {**guaranteed.sink(tail(settings, table), rows, settings)}
-        case topic:
-            rows = swept(settings)
-            return {} if rows.empty else {**guaranteed.SWEPT[topic](rows, settings)}
+    if view.topic == "dial":
+        return {**guaranteed.budget(guarantee(settings, view.eps, table))}
+    if view.topic == "spectrum":
+        return {**guaranteed.spectrum(tail(settings, table), settings)}
+    points = SWEEPS[view.topic](settings, table)
+    rows = pd.DataFrame([row for _, point in points for row in point()])
+    if view.topic == "sink":
+        return {**guaranteed.sink(tail(settings, table), rows, settings)}
+    return {} if rows.empty else {**guaranteed.SWEPT[view.topic](rows, settings)}
 
 
 def _trained(settings: Settings, view: View, table: Table | None, result: Fan | None) -> Shown:
