@@ -20,6 +20,7 @@ from krrviz.trust import RULES, factor_name
 from krrviz.ui import state
 from krrviz.ui.compute import followed, guaranteed, swept
 from krrviz.ui.figures import figures
+from krrviz.ui.panels import pictures
 
 LADDER = [float(f"{digit}e{power}") for power in range(-12, 1) for digit in (1, 3)]
 
@@ -342,6 +343,7 @@ def _looseness(settings: Settings) -> None:
     rows = swept("looseness", settings)
     if rows.empty:
         return
+    pictures()["looseness"] = rows
     st.write(
         "How many times larger the bounds are than what happens, medians over prompts, at the "
         f"depth T = {settings.steps} and width m = {settings.segments} of the sidebar; balanced "

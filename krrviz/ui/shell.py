@@ -18,6 +18,7 @@ STYLE = (
     + """
 [data-testid="stMainBlockContainer"] { padding: 2.9rem 2.5rem 1rem; }
 [data-testid="stSidebarHeader"] { height: 2.5rem; margin-bottom: 0; }
+button[data-selected="true"] p { color: color-mix(in srgb, currentColor 60%, CanvasText); }
 .katex-display { overflow: visible !important; }
 .katex-display > .katex, .katex-display > .katex > .katex-html { white-space: normal !important; }
 @media (max-width: 640px) {
@@ -32,7 +33,8 @@ def _pages() -> list[StreamlitPage]:
     home = st.Page("pages/fan.py", title="Fan", url_path="home", default=True)
 
     def go_home() -> None:
-        st.switch_page(home, query_params=st.query_params.to_dict())
+        whole = {key: st.query_params.get_all(key) for key in st.query_params}
+        st.switch_page(home, query_params=whole)
 
     return [
         home,
