@@ -17,10 +17,9 @@ from krrviz.pictures import guarantee as pictures
 from krrviz.scaling import TUNED_AT, TUNED_STEPS, WIDE, Power, power
 from krrviz.settings import Settings, SettingsError
 from krrviz.trust import RULES, factor_name
-from krrviz.ui import state
+from krrviz.ui import panels, state
 from krrviz.ui.compute import followed, guaranteed, swept
 from krrviz.ui.figures import figures
-from krrviz.ui.panels import pictures
 
 LADDER = [float(f"{digit}e{power}") for power in range(-12, 1) for digit in (1, 3)]
 
@@ -343,7 +342,7 @@ def _looseness(settings: Settings) -> None:
     rows = swept("looseness", settings)
     if rows.empty:
         return
-    pictures()["looseness"] = rows
+    panels.pictures()["looseness"] = rows
     st.write(
         "How many times larger the bounds are than what happens, medians over prompts, at the "
         f"depth T = {settings.steps} and width m = {settings.segments} of the sidebar; balanced "
