@@ -17,6 +17,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, WebSocket, sync_playwright
@@ -171,6 +172,13 @@ def page(browser: Browser, serve: Callable[[], str]) -> Iterator[Page]:
 
     It closes before the servers of `serve` stop, so that their end is no error.
     """
+    with watched(browser) as page:
+        yield page
+
+
+@contextlib.contextmanager
+def watched(browser: Browser, **look: Any) -> Iterator[Page]:
+    """A page of a clean profile; an error, or a request to elsewhere, fails at its end."""
     wrong: list[str] = []
 
     def console(message: ConsoleMessage) -> None:
@@ -187,7 +195,7 @@ def page(browser: Browser, serve: Callable[[], str]) -> Iterator[Page]:
         if OUTSIDE.match(socket.url):
             wrong.append(f"socket left the machine: {socket.url}")
 
-    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    context = browser.new_context(**{"viewport": {"width": 1440, "height": 900}, **look})
     context.route(OUTSIDE, lambda route: route.abort())
     page = context.new_page()
     page.on("pageerror", lambda error: wrong.append(f"page: {error}"))
