@@ -71,7 +71,8 @@ def test_the_keyboard_reaches_everything(
     said = "\n".join(seen)
     for name in (
         "Presets", "Bandwidth", "Depth", "Tour", "Own data", "Copy link", "Export",
-        "Play the steps", "INPUT", "Nesterov", "Download Error by step", "0.001", "What each curve is", "σ",
+        "Play the steps", "INPUT", "Nesterov", "Download Error by step", "0.001",
+        "What each curve is", "σ",
     ):  # fmt: skip
         assert name in said, name
     # The glossary tells under the focus what it tells under the pointer.

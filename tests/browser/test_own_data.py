@@ -1,5 +1,6 @@
 """Own data: files, pasted rows and clicked points; they stay in their session."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,6 +26,7 @@ def test_a_file_is_used_suggests_and_is_asked_for_elsewhere(
     page.get_by_text("Dates read as days").wait_for()
     page.wait_for_url("**data=csv&file=**")
     page.get_by_role("button", name="Median distance: σ").click()
+    page.wait_for_url(re.compile(r"bandwidth=(?!1\.0&)"))
     settled(page)
     page.get_by_role("combobox", name="Target").click()
     page.get_by_role("option", name="height").click()
