@@ -23,7 +23,9 @@ button[data-selected="true"] p { color: color-mix(in srgb, currentColor 60%, Can
 .katex-display > .katex, .katex-display > .katex > .katex-html { white-space: normal !important; }
 @media (max-width: 640px) {
   [data-testid="stMainBlockContainer"] { padding: 3.6rem 1rem 1rem; }
-  [data-testid="stMarkdownContainer"] :is(td, th) { padding: 2px 4px; font-size: .75rem; overflow-wrap: anywhere; }
+  [data-testid="stMarkdownContainer"] :is(td, th) {
+    padding: 2px 4px; font-size: .75rem; overflow-wrap: anywhere;
+  }
 }
 </style>"""
 )

@@ -28,7 +28,10 @@ def test_a_file_is_used_suggests_and_is_asked_for_elsewhere(
     page.get_by_role("button", name="Median distance: σ").click()
     page.wait_for_url(re.compile(r"bandwidth=(?!1\.0&)"))
     settled(page)
-    page.get_by_role("combobox", name="Target").click()
+    target = page.get_by_role("combobox", name="Target")
+    target.scroll_into_view_if_needed()
+    page.wait_for_timeout(500)  # its list closes while the page scrolls
+    target.click()
     page.get_by_role("option", name="height").click()
     page.wait_for_url("**target=2&**")
     settled(page)
