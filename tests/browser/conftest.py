@@ -1,7 +1,9 @@
 """A real browser on a real server: what the tests of pages share.
 
 `page` is a browser page that tolerates no error and no request that leaves the machine, `app` a
-running server's address, `serve` starts a fresh server, `settled` waits for a page to come to rest.
+running server's address, `serve` gives one that nobody has opened yet, `settled` waits for a page
+to come to rest. One load of a page takes seconds: tests of the same picture share it, and numbers
+that do not matter are small.
 """
 
 import contextlib
@@ -17,10 +19,22 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+<<<<<<< HEAD
 from typing import Any
+=======
+from urllib.parse import urlsplit
+>>>>>>> d2a406f957f1b71a7672fae974974e7acbb071ef
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request, WebSocket, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Page,
+    Request,
+    WebSocket,
+    sync_playwright,
+)
 
 ROOT = Path(__file__).parents[2]
 NO_BROWSER = "no chromium found: browser tests skipped (apt-get install chromium)"
@@ -152,13 +166,6 @@ def healthy(url: str) -> bool:
         return False
 
 
-@pytest.fixture
-def serve() -> Iterator[Callable[..., str]]:
-    """Call it for the address of a server that nobody has opened yet, of this tree or a copy."""
-    with contextlib.ExitStack() as servers:
-        yield lambda root=ROOT: servers.enter_context(server(root))
-
-
 @pytest.fixture(scope="module")
 def app() -> Iterator[str]:
     """Address of one server for all tests of a file."""
@@ -166,8 +173,39 @@ def app() -> Iterator[str]:
         yield url
 
 
+@pytest.fixture(scope="session")
+def visited() -> set[str]:
+    """Hosts, with ports, that some page has asked for anything."""
+    return set()
+
+
 @pytest.fixture
-def page(browser: Browser, serve: Callable[[], str]) -> Iterator[Page]:
+def serve(app: str, visited: set[str]) -> Iterator[Callable[..., str]]:
+    """Call it for the address of a server that nobody has opened yet, of this tree or a copy.
+
+    The file's own server is one until its first visit.
+    """
+    with contextlib.ExitStack() as servers:
+
+        def fresh(root: Path = ROOT) -> str:
+            if root == ROOT and urlsplit(app).netloc not in visited:
+                return app
+            return servers.enter_context(server(root))
+
+        yield fresh
+
+
+@pytest.fixture(scope="module")
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    """What the pages of a file share: the browser's cache, so that only the first fills it."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    context.route(OUTSIDE, lambda route: route.abort())
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def page(context: BrowserContext, serve: Callable[..., str], visited: set[str]) -> Iterator[Page]:
     """A page of 1440 × 900 that fails its test on any error and on any request to elsewhere.
 
     It closes before the servers of `serve` stop, so that their end is no error.
@@ -188,6 +226,7 @@ def watched(browser: Browser, **look: Any) -> Iterator[Page]:
             wrong.append(f"console: {message.text} ({message.location.get('url')})")
 
     def request(request: Request) -> None:
+        visited.add(urlsplit(request.url).netloc)
         if OUTSIDE.match(request.url):
             wrong.append(f"request left the machine: {request.url}")
 
@@ -195,15 +234,18 @@ def watched(browser: Browser, **look: Any) -> Iterator[Page]:
         if OUTSIDE.match(socket.url):
             wrong.append(f"socket left the machine: {socket.url}")
 
+<<<<<<< HEAD
     context = browser.new_context(**{"viewport": {"width": 1440, "height": 900}, **look})
     context.route(OUTSIDE, lambda route: route.abort())
+=======
+>>>>>>> d2a406f957f1b71a7672fae974974e7acbb071ef
     page = context.new_page()
     page.on("pageerror", lambda error: wrong.append(f"page: {error}"))
     page.on("console", console)
     page.on("request", request)
     page.on("websocket", websocket)
     yield page
-    context.close()
+    page.close()
     assert not wrong, "\n".join(wrong)
 
 

@@ -59,24 +59,30 @@ def assert_draws(page: Page, a: anatomy.Anatomy, block: int) -> None:
         assert ask(page, cells) == expected.ravel().tolist()
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        "",
-        "?data=diabetes&n=20&queries=5&block=0",
-        "?data=gp&d=3&n=16&queries=4&layout=fused&block=3&product=plain",
-        "?data=co2&n=30&queries=6&steps=3&block=7",
-        "?n=2&queries=1&steps=0&block=1",
-        "?data=gp&n=12&queries=4&bandwidth=0.001&dtype=float32",
-    ],
-)
 def test_a_link_opened_first_on_a_fresh_server(
-    page: Page, serve: Callable[[], str], settled: Settled, query: str
+    page: Page, serve: Callable[[], str], settled: Settled
 ) -> None:
+    query = "?data=gp&d=3&n=16&queries=4&layout=fused&block=3&product=plain"
     a = opened(page, settled, f"{serve()}/attention{query}")
+    assert_answers(page, a, query)
+
+
+def assert_answers(page: Page, a: anatomy.Anatomy, query: str) -> None:
+    """The page shows what a query asks for."""
     assert Settings.from_query(page.url) == Settings.read(query)[0]
     assert linked(page).block == View.read(query)[0].block
     assert_draws(page, a, int(linked(page).block))
+
+
+def test_every_problem_is_drawn(page: Page, app: str, settled: Settled) -> None:
+    for query in (
+        "",
+        "?data=diabetes&n=20&queries=5&block=0",
+        "?data=co2&n=30&queries=6&steps=3&block=7",
+        "?n=2&queries=1&steps=0&block=1",
+        "?data=gp&n=12&queries=4&bandwidth=0.001&dtype=float32",
+    ):
+        assert_answers(page, opened(page, settled, f"{app}/attention{query}"), query)
 
 
 def test_the_largest_prompt(page: Page, app: str, settled: Settled) -> None:
@@ -87,10 +93,26 @@ def test_the_largest_prompt(page: Page, app: str, settled: Settled) -> None:
         assert ask(page, f"value('attention', {i}, {j})") == expected[i, j]
 
 
-def test_the_introduction_is_short(page: Page, app: str, settled: Settled) -> None:
-    opened(page, settled, app + START)
+def test_three_maps_stand_side_by_side_and_rounding_is_not_painted_large(
+    page: Page, app: str, settled: Settled
+) -> None:
+    a = opened(page, settled, app + START)
     words = page.get_by_text("Click a cell to follow").inner_text().split()
     assert len(words) <= 40
+    tops = page.locator(f"{MAPS} canvas.cells").evaluate_all(  # all at one moment
+        "canvases => canvases.slice(0, 3).map(canvas => canvas.getBoundingClientRect().y)"
+    )
+    assert len(tops) == 3
+    assert len({*tops}) == 1
+    gap = np.abs(matrices(a, 1)["difference"]).max()
+    assert 0 < gap < a.tolerance(1)
+    expect(page.get_by_text(f"At most {gap:.2g}, within the tolerance")).to_be_visible()
+    # The largest difference is hardly coloured: the scale ends at the tolerance.
+    for signed in (float(gap), -float(gap)):
+        share = page.locator(MAPS).first.evaluate(
+            "(root, gap) => root.panel.view('difference').share(gap, 0)", signed
+        )
+        assert share == pytest.approx(0.5 + signed / a.tolerance(1) / 2)
 
 
 def test_hovering_reads_out_the_librarys_numbers(page: Page, app: str, settled: Settled) -> None:
@@ -236,7 +258,9 @@ def test_the_keyboard_alone_suffices(page: Page, app: str, settled: Settled) -> 
     assert ask(page, "pin()") is None
 
 
-def test_a_block_is_chosen_by_name(page: Page, app: str, settled: Settled) -> None:
+def test_a_block_is_chosen_by_name_and_an_idle_one_says_so(
+    page: Page, app: str, settled: Settled
+) -> None:
     a = opened(page, settled, app + START)
     for part, block in (("read-in", 0), ("read-out", 13), ("update (a)", 1)):
         page.get_by_role("radio", name=part, exact=True).click()
@@ -247,34 +271,46 @@ def test_a_block_is_chosen_by_name(page: Page, app: str, settled: Settled) -> No
     box.fill("4")
     box.press("Enter")
     page.wait_for_url("**block=7&**")
-
-
-def test_an_idle_block_says_so(page: Page, app: str, settled: Settled) -> None:
-    opened(page, settled, f"{app}{START}&block=4")
-    expect(page.get_by_text("Block 4 (update 2, second half) attends to nothing")).to_be_visible()
+    settled(page)
+    page.get_by_role("radio", name="update (b)", exact=True).click()
+    page.wait_for_url("**block=8&**")
+    settled(page)
+    expect(page.get_by_text("Block 8 (update 4, second half) attends to nothing")).to_be_visible()
     assert ask(page, "names()") == ["kernel"]
 
 
-@pytest.mark.parametrize(
-    ("query", "told", "shown"),
-    [
-        ("block=900", "block=900: the transformer has 14 blocks; 13 is the last and is shown", {}),
-        ("pin=33", "pin=33: the prompt has 33 tokens; 32 is the last and is shown", {"pin": 32}),
-        ("pin=3&pin_key=99", "pin_key=99: the prompt has 33 tokens", {"pin_key": 32}),
-        ("block=-1", "block=-1 must be a whole number 0 to", {"block": 1}),
-        ("block=first", "block=first must be", {"block": 1}),
-        ("pin=1.5", "pin=1.5 must be", {"pin": "none"}),
-    ],
-)
+BAD_LINKS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "block=900&pin=3&pin_key=99": (
+        (
+            "block=900: the transformer has 14 blocks; 13 is the last and is shown",
+            "pin_key=99: the prompt has 33 tokens",
+        ),
+        {"block": 13, "pin": 3, "pin_key": 32},
+    ),
+    "block=-1&pin=33": (
+        (
+            "block=-1 must be a whole number 0 to",
+            "pin=33: the prompt has 33 tokens; 32 is the last and is shown",
+        ),
+        {"block": 1, "pin": 32},
+    ),
+    "block=first&pin=1.5": (
+        ("block=first must be", "pin=1.5 must be"),
+        {"block": 1, "pin": "none"},
+    ),
+}
+
+
 def test_a_bad_link_is_told_and_the_nearest_is_shown(
-    page: Page, app: str, settled: Settled, query: str, told: str, shown: dict[str, Any]
+    page: Page, app: str, settled: Settled
 ) -> None:
-    a = opened(page, settled, f"{app}{START}&{query}")
-    expect(page.get_by_test_id("stAlert").filter(has_text=told).first).to_be_visible()
-    view = linked(page)
-    for field, value in shown.items():
-        assert getattr(view, field) == value
-    assert_draws(page, a, int(view.block))
+    for query, (problems, shown) in BAD_LINKS.items():
+        a = opened(page, settled, f"{app}{START}&{query}")
+        for told in problems:
+            expect(page.get_by_test_id("stAlert").filter(has_text=told).first).to_be_visible()
+        view = linked(page)
+        assert {field: getattr(view, field) for field in shown} == shown
+        assert_draws(page, a, int(view.block))
 
 
 def test_what_has_no_transformer_is_told(page: Page, app: str, settled: Settled) -> None:
@@ -312,27 +348,3 @@ def test_a_phone_shows_all_of_it(page: Page, app: str, settled: Settled, scheme:
     tops = [box["y"] for box in boxes if box]
     assert len(tops) == 3
     assert tops == sorted(set(tops))  # stacked
-
-
-def test_three_maps_stand_side_by_side(page: Page, app: str, settled: Settled) -> None:
-    opened(page, settled, app + START)
-    tops = page.locator(f"{MAPS} canvas.cells").evaluate_all(  # all at one moment
-        "canvases => canvases.slice(0, 3).map(canvas => canvas.getBoundingClientRect().y)"
-    )
-    assert len(tops) == 3
-    assert len({*tops}) == 1
-
-
-def test_rounding_is_not_painted_as_if_it_were_large(
-    page: Page, app: str, settled: Settled
-) -> None:
-    a = opened(page, settled, app + START)
-    gap = np.abs(matrices(a, 1)["difference"]).max()
-    assert 0 < gap < a.tolerance(1)
-    expect(page.get_by_text(f"At most {gap:.2g}, within the tolerance")).to_be_visible()
-    # The largest difference is hardly coloured: the scale ends at the tolerance.
-    for signed in (float(gap), -float(gap)):
-        share = page.locator(MAPS).first.evaluate(
-            "(root, gap) => root.panel.view('difference').share(gap, 0)", signed
-        )
-        assert share == pytest.approx(0.5 + signed / a.tolerance(1) / 2)

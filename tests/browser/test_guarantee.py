@@ -57,26 +57,26 @@ def test_the_dial_shows_the_librarys_guarantee_and_answers_keys(
     assert_shows(0.03)
 
 
-@pytest.mark.parametrize(
-    ("query", "told"),
-    [
-        ("eps=0", "eps=0 must be 1e-15 to 1000."),
-        ("eps=-1&topic=dail", "topic=dail must be one of dial"),
-        ("eps=1e-14", "is below what can be certified here: float64 reaches"),
-        ("update=function_space", "update=function_space has no certificate"),
-        ("dtype=float16&product=plain", "product=plain needs dtype=float64 or float32"),
-        ("ridge=0.001&update=richardson&eps=0.001", "Not measured: that would take about"),
-    ],
-)
+TOLD = {
+    "eps=0&topic=dail": ("eps=0 must be 1e-15 to 1000.", "topic=dail must be one of dial"),
+    "eps=1e-14": ("is below what can be certified here: float64 reaches",),
+    "update=function_space": ("update=function_space has no certificate",),
+    "dtype=float16&product=plain": ("product=plain needs dtype=float64 or float32",),
+    "ridge=0.001&update=richardson&eps=0.001": ("Not measured: that would take about",),
+}
+
+
 def test_what_cannot_be_is_told_and_the_page_stays_alive(
-    page: Page, app: str, settled: Settled, query: str, told: str
+    page: Page, app: str, settled: Settled
 ) -> None:
-    given = dict(part.split("=") for part in f"{SMALL}&{query}".split("&"))
-    page.goto(f"{app}/guarantee?" + "&".join(f"{k}={quote(v)}" for k, v in given.items()))
-    expect(page.get_by_text(told)).to_be_visible(timeout=30_000)
-    page.get_by_role("radio", name="Spectrum").click()
-    settled(page)
-    assert rows(page, "tail")
+    for query, problems in TOLD.items():
+        given = dict(part.split("=") for part in f"{SMALL}&{query}".split("&"))
+        page.goto(f"{app}/guarantee?" + "&".join(f"{k}={quote(v)}" for k, v in given.items()))
+        for told in problems:
+            expect(page.get_by_text(told)).to_be_visible(timeout=30_000)
+        page.get_by_role("radio", name="Spectrum").click()
+        settled(page)
+        assert rows(page, "tail")
 
 
 def test_each_topic_draws_its_sweep_in_both_themes_on_a_phone(
