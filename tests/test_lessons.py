@@ -1,5 +1,7 @@
 """The tour: every station's right answer is what its own numbers say."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,17 +13,19 @@ from krrviz.lessons import TOUR
 from krrviz.settings import STATIONS
 from krrviz.tables import assets
 
+Frame = Any  # pandas' stubs cannot tell a column from a table
 
-def ends(station: int) -> pd.Series:
+
+def ends(station: int) -> Frame:
     """Each method's error at the last step and the full context."""
     settings = TOUR[station - 1].settings
-    rows = fan_frame(settings)
+    rows: Frame = fan_frame(settings)
     return rows[(rows["step"] == settings.steps) & (rows["n"] == settings.n)].set_index("method")[
         "error"
     ]
 
 
-def tables(station: int) -> dict[str, pd.DataFrame]:
+def tables(station: int) -> dict[str, Frame]:
     it = TOUR[station - 1]
     shown = export.shown("tour", it.settings, View(station=station, **it.look))
     assert [*shown] == [*it.shown]
@@ -44,7 +48,8 @@ def test_the_first_station_is_a_local_average() -> None:
     assert TOUR[0].options[TOUR[0].right] == "be flatter"
     assert np.ptp(curve.predictions) < 0.7 * np.ptp(curve.exact)
     # Nadaraya and Watson's formula, in plain NumPy, on standardised inputs.
-    scale = pd.read_csv(assets() / "datasets" / "motorcycle.csv")["time"].std(ddof=0)
+    data: Frame = pd.read_csv(assets() / "datasets" / "motorcycle.csv")
+    scale = data["time"].std(ddof=0)
     weights = np.exp(-np.square((curve.x[:, None] - curve.data_x) / scale) / (2 * 0.3**2))
     average = weights @ curve.data_y / weights.sum(1)
     np.testing.assert_allclose(curve.predictions[0], average, rtol=1e-9)
@@ -54,7 +59,8 @@ def test_the_second_differs_by_rounding() -> None:
     it = TOUR[1]
     shown = export.shown("tour", it.settings, View(station=2, **it.look))
     assert [*shown] == ["attention", "kernel", "difference"]
-    assert export.rows(shown["difference"])["value"].abs().max() < 1e-14
+    gaps: Frame = export.rows(shown["difference"])
+    assert gaps["value"].abs().max() < 1e-14
     assert it.right == 0
 
 

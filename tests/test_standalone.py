@@ -3,13 +3,16 @@
 import json
 import re
 from html.parser import HTMLParser
+from typing import runtime_checkable
 
 import pytest
+from streamlit.components.v2.types import ComponentRenderer
 
 from krrviz.ui import standalone
 from krrviz.ui.glossary import SYMBOLS, marked
 from krrviz.ui.panels import Mounted
 
+runtime_checkable(ComponentRenderer)  # what pages draw with is held against it in tests
 HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)">&<!--'
 
 

@@ -19,11 +19,8 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-<<<<<<< HEAD
 from typing import Any
-=======
 from urllib.parse import urlsplit
->>>>>>> d2a406f957f1b71a7672fae974974e7acbb071ef
 
 import pytest
 from playwright.sync_api import (
@@ -210,13 +207,23 @@ def page(context: BrowserContext, serve: Callable[..., str], visited: set[str]) 
 
     It closes before the servers of `serve` stop, so that their end is no error.
     """
-    with watched(browser) as page:
+    with guarded(context, visited) as page:
         yield page
 
 
 @contextlib.contextmanager
 def watched(browser: Browser, **look: Any) -> Iterator[Page]:
-    """A page of a clean profile; an error, or a request to elsewhere, fails at its end."""
+    """A page as `page`, in a clean profile of its own."""
+    context = browser.new_context(**{"viewport": {"width": 1440, "height": 900}, **look})
+    context.route(OUTSIDE, lambda route: route.abort())
+    with guarded(context, set()) as page:
+        yield page
+    context.close()
+
+
+@contextlib.contextmanager
+def guarded(context: BrowserContext, visited: set[str]) -> Iterator[Page]:
+    """A page whose errors, and requests to elsewhere, fail at its end."""
     wrong: list[str] = []
 
     def console(message: ConsoleMessage) -> None:
@@ -234,11 +241,6 @@ def watched(browser: Browser, **look: Any) -> Iterator[Page]:
         if OUTSIDE.match(socket.url):
             wrong.append(f"socket left the machine: {socket.url}")
 
-<<<<<<< HEAD
-    context = browser.new_context(**{"viewport": {"width": 1440, "height": 900}, **look})
-    context.route(OUTSIDE, lambda route: route.abort())
-=======
->>>>>>> d2a406f957f1b71a7672fae974974e7acbb071ef
     page = context.new_page()
     page.on("pageerror", lambda error: wrong.append(f"page: {error}"))
     page.on("console", console)

@@ -94,12 +94,12 @@ def test_a_link_shows_what_it_stands_for_and_is_given_back(
     at: str, browser: Browser, app: str, settled: Callable[[Page], None]
 ) -> None:
     digest = open_csv(OWN).digest[:DIGEST]
-    for data in DATASETS:
-        settings = SMALL.but_data(data, 40, digest if data == "csv" else "none")
-        table = own_table(open_csv(OWN), settings) if data == "csv" else None
-        view = LOOKS[at]
-        address = link(at, settings, view)
-        with watched(browser) as page:
+    with watched(browser) as page:
+        for data in DATASETS:  # each visit is a session of its own
+            settings = SMALL.but_data(data, 40, digest if data == "csv" else "none")
+            table = own_table(open_csv(OWN), settings) if data == "csv" else None
+            view = LOOKS[at]
+            address = link(at, settings, view)
             page.goto(app + address)
             if data == "csv" and at != "workshop":
                 page.get_by_text(f"its SHA-256 begins with {digest}").wait_for()
