@@ -9,13 +9,12 @@ import sys
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, runtime_checkable
+from typing import Any
 
 import pandas as pd
 import pytest
 import torch
 from PIL import Image
-from streamlit.components.v2.types import ComponentRenderer
 from streamlit.testing.v1 import AppTest
 
 from krrviz import PRESETS, Settings, SettingsError, View, checkpoints, export, read_csv, scaling
@@ -31,7 +30,6 @@ from krrviz.trained.gpt import GPT, CheckpointError, Shape, shape_card, write
 from krrviz.trained.prompts import Task
 from krrviz.trained.train import Recipe
 
-runtime_checkable(ComponentRenderer)  # what pages draw with is held against it in tests
 ROOT = Path(__file__).parents[1]
 SMALL = Settings(n=12, steps=4, prompts=2, queries=4, segments=8)
 FOUR = {"settings.json", "trajectories.csv", "fan.csv", "summary.json"}
