@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any
 
@@ -21,6 +22,8 @@ except ImportError as error:
     raise ImportError("TransformerKRR needs scikit-learn: pip install 'krrviz[sklearn]'") from error
 
 QUERIES = 1024  # in one forward call; also the most that settings allow
+# Scores are differences of numbers as large as (‖x − x̄‖/σ)²: this much of one may be rounded away.
+LOST = 1e-3
 
 
 # Names without types: what scikit-learn passes on, it checks itself, and names in its own words.
@@ -104,7 +107,8 @@ class TransformerKRR(RegressorMixin, BaseEstimator):
         SettingsError
             More than this machine has the memory for, or weights that ``dtype`` cannot hold.
         ValueError
-            Arrays that scikit-learn refuses, or no ``fit`` before.
+            Arrays that scikit-learn refuses, or no ``fit`` before; a row so many bandwidths from
+            the others that ``dtype`` cannot hold the scores' differences.
         """
         check_is_fitted(self)
         asked: Any = validate_data(self, X, reset=False, dtype=np.float64)
@@ -116,6 +120,14 @@ class TransformerKRR(RegressorMixin, BaseEstimator):
         context, queries = torch.from_numpy(self.X_fit_ - centre), torch.from_numpy(asked - centre)
         scale = np.abs(self.y_fit_).max() or 1.0
         farthest = float(torch.cat([context, queries]).norm(dim=1).max())
+        lost = torch.finfo(DTYPES[s.dtype]).eps * (farthest / s.bandwidth) ** 2
+        if not lost <= LOST:  # nor may it be no number
+            most = s.bandwidth * math.sqrt(LOST / torch.finfo(DTYPES[s.dtype]).eps)
+            raise ValueError(
+                f"X: a row lies {farthest:.3g} from the mean of the training rows; with "
+                f"bandwidth={s.bandwidth:g} and dtype={s.dtype} scores keep their digits up to "
+                f"{most:.3g}; scale the inputs or choose a wider bandwidth"
+            )
         construction = Construction(
             d=context.shape[1],
             n_max=len(context),

@@ -15,6 +15,7 @@ from krrviz.charts import Figure
 from krrviz.counterparts import counterpart_rows
 from krrviz.fan import Fan, averaged, curve, fan
 from krrviz.forward import walk
+from krrviz.frames import held_out_rows
 from krrviz.guarantee import guarantee
 from krrviz.heldout import held_out
 from krrviz.lessons import AVERAGE, TOUR
@@ -178,10 +179,12 @@ def _own_data(settings: Settings, view: View, table: Table | None, done: Fan | N
         cross_validated_bandwidth(own.X, own.y, settings.ridge, settings.seed),
         gcv_ridge(own.X, own.y, settings.bandwidth, settings.seed),
     )
+    result = held_out(settings, table)
+    told = {"held_out": held_out_rows(result)}
     if own.d > 1:
-        return {**hints, **own_data.residuals(held_out(settings, table), settings.methods[0])}
+        return {**hints, **own_data.residuals(result, settings.methods[0]), **told}
     drawn = _fan(settings, view, table, done)
-    return {**hints, **{name: drawn[name] for name in ("steps", "prediction")}}
+    return {**hints, **{name: drawn[name] for name in ("steps", "prediction")}, **told}
 
 
 def _tour(settings: Settings, view: View, table: Table | None, done: Fan | None) -> Shown:
@@ -190,7 +193,7 @@ def _tour(settings: Settings, view: View, table: Table | None, done: Fan | None)
         if dimension(settings, table) > 1:
             return {}
         return {**fans.average(averaged(settings, table))}
-    drawn = PAGES[station.page](settings, view, table, done)
+    drawn = PAGES[station.page](settings, replace(view, **station.look), table, done)
     return {name: drawn[name] for name in station.shown if name in drawn}
 
 
@@ -265,7 +268,7 @@ def page_of(link: str) -> str:
     if not host and not head.startswith("/") and not (mark and "=" not in head):
         return "fan"  # a query alone
     path = rest.partition("/")[2] if host else head
-    return _known(path.rpartition("/")[2] or "fan")
+    return _known(path.rstrip("/").rpartition("/")[2] or "fan")
 
 
 def _known(page: str) -> str:

@@ -131,18 +131,18 @@ TOUR = (
         shown=("steps", "fan_transformer", "fan_nesterov", "fan_conjugate_gradient"),
     ),
     Station(
-        title="Depth is the price of conditioning",
-        text="A smooth kernel and a tiny ridge: one input, σ = 1, λ = 10⁻⁴. The certified "
-        "contraction knows the worst case alone, and nearly equal row sums leave D⁻¹ with little "
-        "to mend.",
-        formula=r"\frac{\|\alpha_t-\alpha_*\|}{\|\alpha_*\|}\;\lesssim\;"
-        r"\left(\frac{L-\mu}{L+\mu}\right)^{t},\qquad \mu\ge\frac{\lambda}{N},\; L\le 1+\lambda",
+        title="One step size for all prompts has a price",
+        text="A smooth kernel and a tiny ridge: one input, σ = 1, λ = 10⁻⁴. Weights know N and λ "
+        "alone, so their step must suit every prompt: 2/(μ + L) with bounds that no prompt leaves.",
+        formula=r"\text{what a step leaves of a mode }\theta:\quad 1-\eta\theta,\qquad "
+        r"\eta=\frac{2}{\mu+L},\quad \mu=\frac{\lambda}{N},\; L=1+\lambda",
         question="After T = 64 steps the transformer's relative error is",
         options=("below 1e-6", "about 0.05, as gradient descent's", "above 0.5"),
         right=2,
-        reveal="It has hardly started, and plain gradient descent, whose certified step is larger "
-        "here, is well ahead. A preconditioner helps where row sums differ: compare the preset "
-        "“Clumped inputs”.",
+        reveal="The largest mode of D⁻¹(K + λI) is 1 + λ itself here, and a step that may just not "
+        "diverge turns its sign every time and hardly shrinks it: that one mode is nearly all of "
+        "the error. Gradient descent's bound N + λ lies well above its largest mode, which dies "
+        "within a few steps. Another step policy, or a sink, changes the order.",
         page="fan",
         settings=PRESETS["ill_conditioned"].settings,
         shown=("steps", "fan_transformer", "fan_gradient_descent"),

@@ -562,7 +562,7 @@ class Settings(Record):
         ``rows`` and ``file`` are those of ``data=csv``.
         """
         rows = rows or DATASETS[data].rows or self.n + self.queries
-        queries = min(self.queries, max(rows // 4, rows - self.n))
+        queries = min(self.queries, max(1, rows // 4, rows - self.n))
         return replace(
             self,
             data=data,

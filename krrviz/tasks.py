@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,12 +11,13 @@ from jaxtyping import Float
 
 from krrviz.problem import Problem, gaussian_kernel
 from krrviz.settings import DIGEST, Settings, SettingsError, check_rows
-from krrviz.tables import Columns, Table, shipped
+from krrviz.tables import Columns, Table, TableError, shipped
 
 # Unequal clumps, so that row sums differ between crowds too.
 CLUMP_SHARES, CLUMP_SPREAD = (8 / 15, 4 / 15, 2 / 15, 1 / 15), 0.05
 # Added to the drawn function's covariance: it has no Cholesky factor in float64 otherwise.
 JITTER = 1e-10
+CHOICES = 20  # columns of a file that are tried where its first choice cannot be used
 
 
 def sample(settings: Settings, table: Table | None = None) -> Problem:
@@ -75,6 +77,30 @@ def own_table(columns: Columns, settings: Settings) -> Table:
         None if isinstance(settings.target, str) else name("target", settings.target),
         [name("columns", int(number)) for number in wanted] or None,
     )
+
+
+def usable(columns: Columns) -> tuple[dict[str, Any], Table]:
+    """The first choice of target and inputs that can be used, as settings, and its table.
+
+    The last column from all others, if it can be; else some other column from all others, or
+    from one.
+
+    Raises
+    ------
+    TableError
+        Why the first of these cannot be used, where none of them can.
+    """
+    numbers = [columns.number(name) for name in reversed([*columns.numbers])][:CHOICES]
+    choices: list[dict[str, Any]] = [{}, *({"target": y} for y in numbers)]
+    choices += [{"target": y, "columns": str(x)} for y in numbers for x in numbers if x != y]
+    refused = None
+    for choice in choices:
+        try:
+            return choice, own_table(columns, Settings(data="csv", **choice))
+        except TableError as error:
+            refused = refused or error
+    assert refused is not None, "the first choice is always tried"
+    raise refused
 
 
 def input_bound(settings: Settings, table: Table | None = None) -> float:

@@ -150,7 +150,7 @@ def test_a_persons_page_is_exported_as_it_is_drawn(d: int, monkeypatch: pytest.M
     found = export.shown("own_data", settings, View(), table)
     wanted = drawn("own_data", View(), settings, monkeypatch, **{"own columns": columns})
     ends = ("steps", "prediction") if d == 1 else ("residuals",)
-    assert [*found] == [*wanted] == ["median", "cross_validation", "gcv", *ends]
+    assert [*found] == [*wanted] == ["median", "cross_validation", "gcv", *ends, "held_out"]
     for name, picture in found.items():
         pd.testing.assert_frame_equal(export.rows(picture), export.rows(wanted[name]))
 

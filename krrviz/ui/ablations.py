@@ -43,9 +43,9 @@ def show(settings: Settings) -> None:
     except SettingsError as error:
         labels = [Settings.table()[name].label for name in error.fields if name in Settings.table()]
         remedy = f" Change {' or '.join(labels)} in the sidebar." if labels else ""
-        st.error(f"{error}.{remedy}", icon=":material/error:")
+        st.error(f"{state.literal(str(error))}.{remedy}", icon=":material/error:")
     except (TableError, ProbeError) as error:
-        st.error(f"{error}.", icon=":material/error:")
+        st.error(f"{state.literal(str(error))}.", icon=":material/error:")
 
 
 def _asking() -> None:
@@ -65,7 +65,7 @@ def _answering(names: Sequence[str]) -> dict[str, tuple[dict[str, Any], Probed]]
             model, card = chosen(name)
             found[name] = card, probed(model, card, state.view().asked)
         except (CheckpointError, ProbeError) as error:
-            st.error(f"{error}.", icon=":material/error:")
+            st.error(f"{state.literal(str(error))}.", icon=":material/error:")
     return found
 
 

@@ -60,9 +60,9 @@ def _shared() -> Kept:
     return OrderedDict(), Lock()
 
 
-def _store() -> Kept:
+def _store(settings: Settings) -> Kept:
     """Where results are kept: those of a person's own file in that person's session alone."""
-    if state.settings().data != "csv":
+    if settings.data != "csv":
         return _shared()
     return st.session_state.setdefault("own results", (OrderedDict(), Lock()))
 
@@ -73,7 +73,7 @@ def _cached(name: str, settings: Settings, make: Callable[[], Result]) -> Result
     ``st.cache_data`` would not do: a progress bar inside it cannot be replayed, and without one
     a run that nobody wants any more would go on to its end.
     """
-    results, lock = _store()
+    results, lock = _store(settings)
     key = (name, settings)
     with lock:
         if key in results:
@@ -89,7 +89,7 @@ def _cached(name: str, settings: Settings, make: Callable[[], Result]) -> Result
 
 def computed(settings: Settings) -> tuple[Fan, list[Check]]:
     """Fan and checks; what cannot be computed is told and the last picture stays."""
-    with _refusing(settings), _progress(state.back) as told:
+    with _refusing(), _progress(state.back) as told:
         result = _cached("fan", settings, lambda: fan(settings, state.table(), told))
         checks = checked(settings, result.residual)
     state.completed()
@@ -119,7 +119,7 @@ def _progress(cancel: Callable[[], None], name: str = "") -> Iterator[Callable[[
 
 
 @contextmanager
-def _refusing(settings: Settings) -> Iterator[None]:
+def _refusing() -> Iterator[None]:
     """What cannot be computed is told, and the last picture stays."""
     try:
         yield
@@ -128,22 +128,22 @@ def _refusing(settings: Settings) -> Iterator[None]:
 
 
 @contextmanager
-def _waiting(settings: Settings) -> Iterator[None]:
+def _waiting() -> Iterator[None]:
     """As ``_refusing``; what takes long is seen to go on, with the seconds so far."""
-    with _refusing(settings), st.spinner("Computing", show_time=True):
+    with _refusing(), st.spinner("Computing", show_time=True):
         yield
 
 
 def checked(settings: Settings, residual: float | None = None) -> list[Check]:
     """The checks of a picture; ``residual`` of its exact solves where it has more than one."""
-    with _refusing(settings):
+    with _refusing():
         table = state.table()
         return _cached(f"trust {residual}", settings, lambda: trust(settings, table, residual))
 
 
 def dissected(settings: Settings) -> Anatomy:
     """The first prompt's attention; what cannot be computed is told and the last picture stays."""
-    with _waiting(settings):
+    with _waiting():
         result = _cached("anatomy", settings, lambda: anatomy(settings, state.table()))
     state.completed()
     return result
@@ -151,7 +151,7 @@ def dissected(settings: Settings) -> Anatomy:
 
 def walked(settings: Settings, fault: Fault | None) -> Walk:
     """The first prompt's way through the stack, whole or broken."""
-    with _waiting(settings):
+    with _waiting():
         if settings.data == "csv":  # its walks are no other session's
             result = walk(settings, fault, state.table())
         else:
@@ -168,7 +168,7 @@ def _walk(key: str, _settings: Settings, _fault: Fault | None) -> Walk:
 
 def faulty_errors(settings: Settings, fault: Fault | None) -> Tensor:
     """The error by step over all prompts, whole or broken."""
-    with _waiting(settings):
+    with _waiting():
         return _cached(f"errors {fault}", settings, lambda: errors(settings, fault, state.table()))
 
 
@@ -288,10 +288,15 @@ def rescored(settings: Settings) -> Frame:
         )
 
 
-def studied(name: str, card: Card, make: Callable[[], Result]) -> Result:
-    """Some other study of a trained model, kept by its name, model and task."""
+def studied(
+    name: str, card: Card, make: Callable[[], Result], settings: Settings | None = None
+) -> Result:
+    """Some other study of a trained model, kept by its name, model and task.
+
+    ``settings`` are given where it depends on them.
+    """
     with st.spinner("Computing", show_time=True):
-        return _cached(f"{name} {_model(card)}", Settings(), make)
+        return _cached(f"{name} {_model(card)}", settings or Settings(), make)
 
 
 def fitted_curve(settings: Settings, method: str) -> Curve:
@@ -304,7 +309,7 @@ def fitted_curve(settings: Settings, method: str) -> Curve:
 def pictured(page: str, settings: Settings) -> Shown:
     """A page's pictures as they are exported; what cannot be computed is told."""
     view = state.view()
-    with _waiting(settings):
+    with _waiting():
         try:
             return _cached(
                 f"{page} {view}", settings, lambda: shown(page, settings, view, state.table())
@@ -332,7 +337,7 @@ def suggested(settings: Settings) -> tuple[Median, CrossValidation, GeneralisedC
 
 def kept_out(settings: Settings) -> HeldOut:
     """Every method at rows held out."""
-    with _refusing(settings), _progress(state.back, "held-out rows") as told:
+    with _refusing(), _progress(state.back, "held-out rows") as told:
         result = _cached("held out", settings, lambda: held_out(settings, state.table(), told))
     state.completed()
     return result

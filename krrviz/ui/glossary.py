@@ -48,7 +48,9 @@ SYMBOLS = {
 
 # The longest first: D⁻¹K is one symbol. Not within words, nor where a letter is an article.
 _SYMBOL = re.compile(
-    r"(?<![\w*⁻])(" + "|".join(map(re.escape, sorted(SYMBOLS, key=len, reverse=True))) + r")(?!\w)"
+    r"(?<![\w*⁻'’])("
+    + "|".join(map(re.escape, sorted(SYMBOLS, key=len, reverse=True)))
+    + r")(?!\w)"
 )
 
 

@@ -43,7 +43,7 @@ def show(topic: str, settings: Settings) -> None:
     try:
         TOPICS[topic][1](settings)
     except SettingsError as error:
-        st.error(f"{error}.")
+        st.error(f"{state.literal(str(error))}.")
 
 
 def _shown(shown: Mapping[str, Figure], key: str, steps: int | None = None) -> None:

@@ -5,39 +5,41 @@ from __future__ import annotations
 import streamlit as st
 
 from krrviz.settings import DIGEST, SettingsError
-from krrviz.tables import MAX_BYTES, TableError, read_columns
+from krrviz.tables import MAX_BYTES, MAX_ROWS, TableError, read_columns
+from krrviz.tasks import usable
 from krrviz.ui import state
 
 LIMIT = MAX_BYTES // 10**6  # MB
-HOME = "own_data"  # the page on which a file is chosen, and another may take its place
-FREE = (HOME, "workshop")  # pages that are shown without the file
+FREE = ("own_data", "workshop")  # pages that are shown without the file
 
 
-def take(contents: bytes, name: str, another: bool = True) -> bool:
-    """Hold a file; whether it can be used.
+def take(contents: bytes, name: str, another: bool = True) -> None:
+    """Hold a file, if it can be used.
 
     ``another`` lets it take the place of the one that the settings want: they become its own.
     """
     settings = state.settings()
     try:
         columns = read_columns(contents, name, settings.seed)
-        rows = columns.table().rows
-    except TableError as error:
-        state.tell(f"{error}.")
-        return False
-    digest = columns.digest[:DIGEST]
-    wanted = settings.file if settings.data == "csv" else "none"
-    if wanted != digest:
-        if not another:
+        choice, table = usable(columns)
+        digest = columns.digest[:DIGEST]
+        wanted = settings.file if settings.data == "csv" else "none"
+        if wanted != digest and not another:
             state.tell(
                 f"That is another file: its SHA-256 begins with {digest}, the link's with {wanted}."
             )
-            return False
-        bandwidth = settings.bandwidth if settings.data == "csv" else 1.0
-        settings = settings.but_data("csv", rows, digest)
-        state.replace(settings.but(bandwidth=bandwidth, prompts=min(settings.prompts, 16)))
+            return
+        if wanted != digest:
+            bandwidth = settings.bandwidth if settings.data == "csv" else 1.0
+            settings = settings.but_data("csv", table.rows, digest)
+            state.replace(settings.but(bandwidth=bandwidth, **choice))
+    except (SettingsError, TableError) as error:
+        state.tell(f"{error}.")
+        return
+    # More rows than are kept were drawn by the seed: then another seed draws others.
+    drawn = contents if len(columns.numbers) == MAX_ROWS else None
+    st.session_state["own drawn"] = settings.seed, name, drawn
     state.hold(columns)
-    return True
 
 
 def ready(page: str) -> bool:
@@ -82,12 +84,29 @@ def upload(another: bool = True) -> None:
 
 
 def _mend() -> None:
-    """Columns that cannot be used give way to those that can."""
+    """What the settings want of the file, and it cannot give, gives way to what it can."""
+    columns, settings = state.columns(), state.settings()
+    if settings.data != "csv" or columns is None:
+        return
+    seed, name, drawn = st.session_state["own drawn"]
+    if drawn is not None and seed != settings.seed:
+        st.session_state["own drawn"] = settings.seed, name, drawn
+        state.hold(read_columns(drawn, name, settings.seed))
+    problems = state.problems()
     try:
-        state.table()
+        table = state.table()
     except (SettingsError, TableError) as error:
-        fields = error.fields if isinstance(error, SettingsError) else ("target", "columns")
-        defaults = {"target": "last", "columns": "all"}
-        problems = state.problems()
-        state.change(**{name: defaults[name] for name in fields if name in defaults})
-        st.session_state.problems = (*problems, f"{error}.")
+        choice, table = usable(columns)
+        settings = settings.but(target="last", columns="all").but(**choice)
+        state.replace(settings)
+        problems = (*problems, f"{error}.")
+    assert table is not None, "the file is held"
+    if settings.n + settings.queries > table.rows:
+        fits = settings.but_data("csv", table.rows)
+        state.replace(settings.but(n=fits.n, queries=fits.queries))
+        problems = (
+            *problems,
+            f"n={settings.n} with queries={settings.queries} needs more than the {table.rows} rows "
+            f"of this file; n={fits.n} with queries={fits.queries} is shown.",
+        )
+    st.session_state.problems = problems

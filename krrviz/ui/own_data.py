@@ -18,6 +18,7 @@ from krrviz.ui.compute import computed, fitted_curve, kept_out, suggested
 from krrviz.ui.controls import control
 from krrviz.ui.figures import figures
 from krrviz.ui.panels import panel
+from krrviz.ui.panels import pictures as pictures_shown
 
 SOURCES = {"upload": "Upload a file", "paste": "Paste", "click": "Click points"}
 PASTED = "pasted rows.csv"
@@ -121,7 +122,7 @@ def suggestions(settings: Settings) -> None:
     try:
         found = suggested(settings)
     except SettingsError as error:
-        st.info(f"No suggestion: {error}.", icon=":material/info:")
+        st.info(f"No suggestion: {state.literal(str(error))}.", icon=":material/info:")
         return
     median, validated, generalised = found
     figures(pictures.suggestions(*found), steps=0, key="suggestions", led=0)
@@ -163,8 +164,9 @@ def comparison(settings: Settings, table: Table) -> None:
         )
     else:
         figures(pictures.residuals(result, method), steps=0, key="own residuals", led=0)
-    unit = f" ({result.unit})" if result.unit else ""
+    unit, target = f" ({result.unit})" if result.unit else "", state.literal(result.target)
     rows = held_out_rows(result)
+    pictures_shown()["held_out"] = rows
     shown = rows.drop(columns="method").rename(
         columns={
             "title": "method",
@@ -181,7 +183,7 @@ def comparison(settings: Settings, table: Table) -> None:
     )
     st.caption(
         f"{settings.prompts} draws of N = {settings.n} rows to learn from and {settings.queries} "
-        f"others held out; methods at step T = {settings.steps}; {result.target} in its own unit. "
+        f"others held out; methods at step T = {settings.steps}; {target} in its own unit. "
         + (
             "scikit-learn solves the same systems with alpha = r and gamma = 1/2σ²."
             if SKLEARN in result.answers

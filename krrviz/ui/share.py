@@ -89,12 +89,12 @@ def _files(page: str, title: str, text: str) -> None:
     }
     if shown:
         files["Data (.zip of CSV)"] = f"{page}.zip", "application/zip", lambda: _zip(shown)
-    if page in PAGES and not (page == "trained" and view.model == "own"):
+    if page in PAGES and shown and not (page == "trained" and view.model == "own"):
         files["Python script (.py)"] = (
             f"{page}.py", "text/x-python", lambda: script(page, settings, view)
         )  # fmt: skip
     if page in PAGES and "transformer" in settings.methods:
-        files["Transformer's weights (.zip)"] = (
+        files["Hand-built transformer's weights (.zip)"] = (
             "transformer.zip", "application/zip", lambda: _weights(settings, table)
         )  # fmt: skip
     for label, (name, kind, make) in files.items():
@@ -134,6 +134,6 @@ def _embedding(page: str) -> None:
         wrap_lines=True,
     )
     st.caption(
-        "Controls are hidden there, but for those that the link names: controls=bandwidth,ridge in "
-        "place of controls=none shows these two."
+        "Navigation and the sidebar's controls are hidden there, but for those that the link "
+        "names: controls=bandwidth,ridge in place of controls=none shows these two."
     )

@@ -60,7 +60,7 @@ def sidebar() -> None:
 
 def controls(names: Sequence[str]) -> None:
     """Draw some controls where the page is embedded in another."""
-    drawn = [name for name in names if _drawn(name)]
+    drawn = [name for name in dict.fromkeys(names) if _drawn(name)]
     for start in range(0, len(drawn), 4):
         for place, name in zip(st.columns(4), drawn[start : start + 4], strict=False):
             with place:

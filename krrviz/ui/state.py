@@ -16,7 +16,7 @@ import streamlit as st
 
 from krrviz.settings import DIGEST, FOREIGN_KEYS, Settings, SettingsError, View
 from krrviz.tables import Columns, Table, TableError
-from krrviz.tasks import own_table
+from krrviz.tasks import own_table, usable
 
 
 def started() -> bool:
@@ -51,7 +51,7 @@ def columns() -> Columns | None:
 
 def hold(file: Columns) -> None:
     """Have the session hold a file."""
-    st.session_state["own columns"] = file
+    st.session_state.update({"own columns": file, "own table": None})
 
 
 def waiting() -> bool:
@@ -97,9 +97,13 @@ def on_page(page: str) -> None:
     st.session_state.page = page
 
 
-def query() -> str:
-    """The query string of a complete link: every setting and all that is looked at."""
-    both = parse_qs(settings().to_query()) | parse_qs(view().to_query())
+def query(**looked: Any) -> str:
+    """The query string of a complete link: every setting and all that is looked at.
+
+    ``looked`` wins over the view's own fields.
+    """
+    here = dataclasses.replace(view(), **looked)
+    both = parse_qs(settings().to_query()) | parse_qs(here.to_query())
     return urlencode(both, doseq=True)
 
 
@@ -124,8 +128,8 @@ def change(**fields: Any) -> None:
         if fields.get("data") == "csv":
             held = columns()
             assert held is not None, "offered where the session holds a file"
-            rows = own_table(held, Settings(data="csv")).rows
-            replace(settings().but_data("csv", rows, held.digest[:DIGEST]))
+            choice, table = usable(held)
+            replace(settings().but_data("csv", table.rows, held.digest[:DIGEST]).but(**choice))
         elif "data" in fields:
             replace(settings().but_data(fields["data"]))
         else:
@@ -174,7 +178,7 @@ def back() -> None:
 def refuse(message: str) -> NoReturn:
     """Tell why these settings cannot be computed, and show the last that could."""
     if settings() == st.session_state.completed:
-        st.error(message)
+        st.error(literal(message))
         st.stop()
     back()
     st.session_state.problems = (*problems(), message)

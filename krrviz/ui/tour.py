@@ -8,7 +8,7 @@ import streamlit as st
 
 from krrviz.charts import LAYER, STEP, Figure
 from krrviz.export import Picture
-from krrviz.lessons import TOUR, Station
+from krrviz.lessons import AVERAGE, TOUR, Station
 from krrviz.maps import Map
 from krrviz.settings import STATIONS, Settings
 from krrviz.ui import state
@@ -96,19 +96,20 @@ def predict(station: Station) -> None:
 
 def pictures(station: Station, settings: Settings) -> None:
     """Draw what settles the question, from the session's settings."""
+    if settings != station.settings:
+        with st.container(horizontal=True, vertical_alignment="center"):
+            st.caption("The settings are no longer this station's; its words may not fit.")
+            st.button("Put them back", on_click=go, args=(state.view().station,))
     if state.view().answers[state.view().station - 1] == "-":
         st.info(
             "The picture comes with the answer. Predict first.", icon=":material/visibility_off:"
         )
         return
-    if settings != station.settings:
-        with st.container(horizontal=True, vertical_alignment="center"):
-            st.caption("The settings are no longer this station's; its words may not fit.")
-            st.button("Put them back", on_click=go, args=(state.view().station,))
     shown = pictured("tour", settings)
     state.completed()
     if not shown:
-        st.info("This picture needs data of one input.", icon=":material/info:")
+        needs = "data of one input" if station.shown == (AVERAGE,) else "other settings"
+        st.info(f"This picture needs {needs}.", icon=":material/info:")
     maps = [it for it in shown.values() if isinstance(it, Map)]
     if maps:
         heatmaps(maps, key="tour maps")
@@ -152,6 +153,7 @@ def onward(station: Station) -> None:
         )
         page = "" if station.page == "fan" else station.page
         st.link_button(
-            f"Open on the page {station.page.capitalize()}", f"{page or './'}?{state.query()}",
+            f"Open on the page {station.page.capitalize()}",
+            f"{page or './'}?{state.query(**station.look)}",
             type="tertiary",
         )  # fmt: skip

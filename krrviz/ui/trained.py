@@ -47,7 +47,7 @@ def show(settings: Settings) -> None:
         st.caption(told(card))
         TOPICS[state.view().study][1](settings, model, card)
     except (CheckpointError, ProbeError, SettingsError) as error:
-        st.error(f"{error}.", icon=":material/error:")
+        st.error(f"{state.literal(str(error))}.", icon=":material/error:")
 
 
 def _models() -> list[str]:
@@ -248,9 +248,8 @@ def _beyond(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
 
 
 def _yours(settings: Settings, model: GPT, card: dict[str, Any]) -> None:
-    found = studied(
-        f"live {settings.to_query()}", card, lambda: live(model, card, settings, state.table())
-    )
+    table = state.table()
+    found = studied("live", card, lambda: live(model, card, settings, table), settings)
     result, _ = computed(settings)
     if found.outside:
         st.warning(
