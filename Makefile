@@ -46,7 +46,7 @@ $(VENV)/run.stamp: pyproject.toml constraints.txt
 	    echo 'krrviz needs Python 3.11 or newer; name one with: PYTHON=/path/to/python3 make run' >&2; exit 1; }
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	@echo 'Installing krrviz into $(VENV): minutes the first time, seconds afterwards'
-	$(PIP) -e .
+	$(PIP) -e '.[sklearn]'
 	@touch $@
 
 $(VENV)/test.stamp: $(VENV)/run.stamp

@@ -17,7 +17,6 @@ from krrviz.fan import Fan, averaged, curve, fan
 from krrviz.forward import walk
 from krrviz.guarantee import guarantee
 from krrviz.heldout import held_out
-from krrviz.laws import Frame
 from krrviz.lessons import AVERAGE, TOUR
 from krrviz.maps import Map
 from krrviz.pictures import ablations, attention, forward, own_data, trained
@@ -35,7 +34,7 @@ from krrviz.trained.abroad import beyond, live
 from krrviz.trained.inside import headed, patch
 from krrviz.trained.probe import Probed, fixed_task, probe
 
-Picture = Figure | Map
+Picture = Figure | Map | pd.DataFrame  # or a table
 Shown = dict[str, Picture]
 
 
@@ -82,21 +81,17 @@ def _forward(settings: Settings, view: View, table: Table | None, result: Fan | 
 
 
 def _guarantee(settings: Settings, view: View, table: Table | None, result: Fan | None) -> Shown:
-    def swept(settings: Settings) -> Frame:
-        points = SWEEPS[view.topic](settings, table)
-        return pd.DataFrame([row for _, point in points for row in point()])
-
-    match view.topic:
-        case "dial":
-            return {**guaranteed.budget(guarantee(settings, view.eps, table))}
-        case "spectrum":
-            return {**guaranteed.spectrum(tail(settings, table), settings)}
-        case "sink":
-            rows = swept(settings.but(sink=0))
-            return {**guaranteed.sink(tail(settings, table), rows, settings)}
-        case topic:
-            rows = swept(settings)
-            return {} if rows.empty else {**guaranteed.SWEPT[topic](rows, settings)}
+    if view.topic == "dial":
+        return {**guaranteed.budget(guarantee(settings, view.eps, table))}
+    if view.topic == "spectrum":
+        return {**guaranteed.spectrum(tail(settings, table), settings)}
+    points = SWEEPS[view.topic](settings, table)
+    rows = pd.DataFrame([row for _, point in points for row in point()])
+    if view.topic == "sink":
+        return {**guaranteed.sink(tail(settings, table), rows, settings)}
+    if view.topic == "looseness":
+        return {"looseness": rows}
+    return {} if rows.empty else {**guaranteed.SWEPT[view.topic](rows, settings)}
 
 
 def _trained(settings: Settings, view: View, table: Table | None, result: Fan | None) -> Shown:
@@ -232,6 +227,8 @@ def shown(
 
 def rows(picture: Picture) -> pd.DataFrame:
     """A picture's numbers, tidy."""
+    if isinstance(picture, pd.DataFrame):
+        return picture
     return picture.rows() if isinstance(picture, Figure) else picture.cells()
 
 
@@ -246,6 +243,8 @@ def write(
             file = folder / f"{name}.{kind}"
             if kind == "csv":
                 rows(picture).to_csv(file, index=False)
+            elif isinstance(picture, pd.DataFrame):
+                continue
             else:
                 picture.chart().save(file)
             names.append(file.name)

@@ -77,8 +77,9 @@ def kernel_ridge(problem: Problem) -> Float[np.ndarray, "prompts Q"]:
     from sklearn.kernel_ridge import KernelRidge
 
     gamma = 1 / (2 * problem.bandwidth**2)
+    made = cast("Any", KernelRidge)  # whose stubs take a whole alpha only
     found = [
-        cast("Any", KernelRidge)(alpha=float(r), kernel="rbf", gamma=gamma).fit(X, y).predict(x_query)
+        made(alpha=float(r), kernel="rbf", gamma=gamma).fit(X, y).predict(x_query)
         for r, X, y, x_query in zip(
             problem.r[..., 0], *(t.numpy() for t in (problem.X, problem.y, problem.x_query)),
             strict=True,

@@ -1,11 +1,15 @@
 """What every test shares: checked shapes, a repeatable search, quick tests first."""
 
 import os
+from typing import runtime_checkable
 
 import hypothesis
 import pytest
 import torch
 from jaxtyping import install_import_hook
+from streamlit.components.v2.types import ComponentRenderer
+
+runtime_checkable(ComponentRenderer)  # what pages draw with is held against it
 
 # Each annotated function of the package checks its types and shapes, from its first import on. An
 # int may stand for a float; Self, of which beartype knows only in classes it decorates itself, may

@@ -9,27 +9,27 @@ import sys
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, runtime_checkable
+from typing import Any
 
 import pandas as pd
 import pytest
 import torch
 from PIL import Image
-from streamlit.components.v2.types import ComponentRenderer
 from streamlit.testing.v1 import AppTest
 
 from krrviz import PRESETS, Settings, SettingsError, View, checkpoints, export, read_csv, scaling
 from krrviz.charts import Figure
 from krrviz.cli import main
 from krrviz.fan import fan
+from krrviz.maps import Map
 from krrviz.settings import Choice
-from krrviz.tables import assets
+from krrviz.tables import assets, read_columns
+from krrviz.tasks import own_table
 from krrviz.trained import match
 from krrviz.trained.gpt import GPT, CheckpointError, Shape, shape_card, write
 from krrviz.trained.prompts import Task
 from krrviz.trained.train import Recipe
 
-runtime_checkable(ComponentRenderer)  # what pages draw with is held against it in tests
 ROOT = Path(__file__).parents[1]
 SMALL = Settings(n=12, steps=4, prompts=2, queries=4, segments=8)
 FOUR = {"settings.json", "trajectories.csv", "fan.csv", "summary.json"}
@@ -42,6 +42,8 @@ CHEAP = {
     "guarantee": View(topic="spectrum"),
     "trained": View(study="heads", model="full-0", layer=2),
     "ablations": View(ablation="constructed"),
+    "own_data": View(),
+    "tour": View(station=2, answers="-s------"),
 }
 
 
@@ -93,7 +95,9 @@ def small_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(scaling, name, value)
 
 
-def drawn(page: str, view: View, settings: Settings, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+def drawn(
+    page: str, view: View, settings: Settings, patch: pytest.MonkeyPatch, **more: Any
+) -> dict[str, Any]:
     """What a page hands to its browser components, by name; of maps with moments, the one shown."""
     seen: dict[str, Any] = {}
 
@@ -106,18 +110,19 @@ def drawn(page: str, view: View, settings: Settings, patch: pytest.MonkeyPatch) 
             name = f"row_{shown.name}" if shown.name in again else shown.name
             seen[name] = replace(shown, values=shown.values[frames.at]) if frames else shown
 
-    for module in ("figures", "guarantee", "trained", "ablations"):
+    for module in ("figures", "guarantee", "trained", "ablations", "own_data", "tour"):
         patch.setattr(f"krrviz.ui.{module}.figures", take_figures)
-    for module in ("heatmaps", "trained", "ablations"):
+    for module in ("heatmaps", "trained", "ablations", "tour"):
         patch.setattr(f"krrviz.ui.{module}.heatmaps", take_maps)
     test = AppTest.from_file(str(ROOT / "pages" / f"{page}.py"), default_timeout=60)
-    state = {"settings": settings, "view": view, "problems": (), "completed": settings}
+    state = {"settings": settings, "view": view, "problems": (), "completed": settings, **more}
     for name, value in state.items():
         test.session_state[name] = value
     test.run()
     assert not test.exception
     assert not test.error
-    return seen
+    told = dict(test.session_state.filtered_state).get("pictures", {})
+    return seen | {name: it for name, it in told.items() if isinstance(it, pd.DataFrame)}
 
 
 @pytest.mark.usefixtures("small_models")
@@ -131,8 +136,23 @@ def test_what_is_exported_is_what_the_page_draws(
         pd.testing.assert_frame_equal(export.rows(picture), export.rows(wanted[name]))
         if isinstance(picture, Figure):
             assert (picture.spec, picture.alt) == (wanted[name].spec, wanted[name].alt)
-        else:
+        elif isinstance(picture, Map):
             assert (picture.title, picture.note) == (wanted[name].title, wanted[name].note)
+
+
+@pytest.mark.parametrize("d", [1, 2])
+def test_a_persons_page_is_exported_as_it_is_drawn(d: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ",".join([*("ab"[:d]), "y"])
+    lines = [",".join(str((i * k) % 31) for k in (3, 7, 11)[: d + 1]) for i in range(40)]
+    columns = read_columns("\n".join([names, *lines]).encode(), "own.csv")
+    settings = SMALL.but(data="csv", file=columns.digest[:16])
+    table = own_table(columns, settings)
+    found = export.shown("own_data", settings, View(), table)
+    wanted = drawn("own_data", View(), settings, monkeypatch, **{"own columns": columns})
+    ends = ("steps", "prediction") if d == 1 else ("residuals",)
+    assert [*found] == [*wanted] == ["median", "cross_validation", "gcv", *ends]
+    for name, picture in found.items():
+        pd.testing.assert_frame_equal(export.rows(picture), export.rows(wanted[name]))
 
 
 @pytest.fixture(scope="module")

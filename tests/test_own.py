@@ -1,11 +1,10 @@
 """The page on trained models, topic by topic, for small models of a person's own."""
 
 import json
-from typing import Any, runtime_checkable
+from typing import Any
 
 import pytest
 import torch
-from streamlit.components.v2.types import ComponentRenderer
 from streamlit.testing.v1 import AppTest
 
 from krrviz import Settings
@@ -16,7 +15,6 @@ from krrviz.trained.inside import heads
 from krrviz.trained.prompts import Task, draw
 from krrviz.trained.train import Recipe
 
-runtime_checkable(ComponentRenderer)  # what pages draw with is held against it in tests
 SETTINGS = Settings(n=6, prompts=2, queries=3, steps=3)
 
 

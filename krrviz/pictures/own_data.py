@@ -36,14 +36,14 @@ def suggestions(
             },
             validated.bandwidth,
             Axis("bandwidth", "bandwidth σ"),
-            Axis("error", "squared error held out (standardised)"),
+            Axis("error", "squared error held out (standardised)", log=False),
             f"Cross-validation, {len(validated.index)} rows",
         ),
         "gcv": _chosen(
             {"GCV score": (generalised.ridges, generalised.score)},
             generalised.ridge,
             Axis("ridge", "ridge λ"),
-            Axis("score", "GCV (standardised)"),
+            Axis("score", "GCV (standardised)", log=False),
             f"Generalised cross-validation, {len(generalised.index)} rows",
         ),
     }  # fmt: skip

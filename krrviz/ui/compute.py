@@ -208,7 +208,8 @@ def swept(name: str, settings: Settings) -> Frame:
             with slot.container(horizontal=True, vertical_alignment="center"):
                 bar.append(st.progress(number / len(points), told))
                 st.button("Stop and keep", on_click=_stop, args=(key,))
-        kept[label] = _point(f"{key} {label}", point)
+        own = settings.data == "csv"  # what a person's file gives is no other session's
+        kept[label] = point() if own else _point(f"{key} {label}", point)
     slot.empty()
     if len(kept) < len(points):
         with slot.container(horizontal=True, vertical_alignment="center"):

@@ -17,7 +17,7 @@ from krrviz.pictures import guarantee as pictures
 from krrviz.scaling import TUNED_AT, TUNED_STEPS, WIDE, Power, power
 from krrviz.settings import Settings, SettingsError
 from krrviz.trust import RULES, factor_name
-from krrviz.ui import state
+from krrviz.ui import panels, state
 from krrviz.ui.compute import followed, guaranteed, swept
 from krrviz.ui.figures import figures
 
@@ -342,6 +342,7 @@ def _looseness(settings: Settings) -> None:
     rows = swept("looseness", settings)
     if rows.empty:
         return
+    panels.pictures()["looseness"] = rows
     st.write(
         "How many times larger the bounds are than what happens, medians over prompts, at the "
         f"depth T = {settings.steps} and width m = {settings.segments} of the sidebar; balanced "

@@ -10,6 +10,7 @@ from krrviz.ui import state
 
 LIMIT = MAX_BYTES // 10**6  # MB
 HOME = "own_data"  # the page on which a file is chosen, and another may take its place
+FREE = (HOME, "workshop")  # pages that are shown without the file
 
 
 def take(contents: bytes, name: str, another: bool = True) -> bool:
@@ -41,7 +42,7 @@ def take(contents: bytes, name: str, another: bool = True) -> bool:
 
 def ready(page: str) -> bool:
     """Whether a page can be shown; otherwise the file that its link names is asked for."""
-    if not state.waiting() or page == HOME:
+    if not state.waiting() or page in FREE:
         _mend()
         return True
     ask(another=False)

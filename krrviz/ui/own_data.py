@@ -84,8 +84,10 @@ def choose(columns: Columns, table: Table) -> None:
 
     def chosen() -> None:
         target, inputs = st.session_state["own target"], st.session_state["own inputs"]
+        # All inputs stay all when the target is another.
+        kept = state.settings().columns == "all" and inputs == [*table.input_names]
         inputs = [name for name in inputs if name != target]
-        every = len(inputs) in (0, len(usable) - 1)
+        every = kept or len(inputs) in (0, len(usable) - 1)
         numbers = ",".join(str(columns.number(name)) for name in inputs)
         changes: dict[str, Any] = {
             "target": columns.number(target), "columns": "all" if every else numbers

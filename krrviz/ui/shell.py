@@ -18,8 +18,14 @@ STYLE = (
     + """
 [data-testid="stMainBlockContainer"] { padding: 2.9rem 2.5rem 1rem; }
 [data-testid="stSidebarHeader"] { height: 2.5rem; margin-bottom: 0; }
+button[data-selected="true"] p { color: color-mix(in srgb, currentColor 60%, CanvasText); }
+.katex-display { overflow: visible !important; }
+.katex-display > .katex, .katex-display > .katex > .katex-html { white-space: normal !important; }
 @media (max-width: 640px) {
   [data-testid="stMainBlockContainer"] { padding: 3.6rem 1rem 1rem; }
+  [data-testid="stMarkdownContainer"] :is(td, th) {
+    padding: 2px 4px; font-size: .75rem; overflow-wrap: anywhere;
+  }
 }
 </style>"""
 )
@@ -30,7 +36,8 @@ def _pages() -> list[StreamlitPage]:
     home = st.Page("pages/fan.py", title="Fan", url_path="home", default=True)
 
     def go_home() -> None:
-        st.switch_page(home, query_params=st.query_params.to_dict())
+        whole = {key: st.query_params.get_all(key) for key in st.query_params}
+        st.switch_page(home, query_params=whole)
 
     return [
         home,

@@ -19,6 +19,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -206,6 +207,23 @@ def page(context: BrowserContext, serve: Callable[..., str], visited: set[str]) 
 
     It closes before the servers of `serve` stop, so that their end is no error.
     """
+    with guarded(context, visited) as page:
+        yield page
+
+
+@contextlib.contextmanager
+def watched(browser: Browser, **look: Any) -> Iterator[Page]:
+    """A page as `page`, in a clean profile of its own."""
+    context = browser.new_context(**{"viewport": {"width": 1440, "height": 900}, **look})
+    context.route(OUTSIDE, lambda route: route.abort())
+    with guarded(context, set()) as page:
+        yield page
+    context.close()
+
+
+@contextlib.contextmanager
+def guarded(context: BrowserContext, visited: set[str]) -> Iterator[Page]:
+    """A page whose errors, and requests to elsewhere, fail at its end."""
     wrong: list[str] = []
 
     def console(message: ConsoleMessage) -> None:

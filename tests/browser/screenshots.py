@@ -11,7 +11,9 @@ PICTURES = {
     "attention-light": ("light", "/attention?pin=40"),
     "forward-light": ("light", "/forward?block=16"),
     "guarantee-light": ("light", "/guarantee?data=gp&topic=depth"),
+    "tour-light": ("light", "/tour?station=2&answers=aa------"),
     "trained-light": ("light", "/trained?study=match&readout=krr"),
+    "own-data-light": ("light", "/own_data"),
 }
 
 
@@ -25,6 +27,9 @@ def main() -> None:
                 color_scheme=scheme,  # pyright: ignore[reportArgumentType]
             )
             page.goto(url + address)
+            if "own_data" in address:
+                file = ROOT / "assets" / "datasets" / "diabetes.csv"
+                page.locator("input[type=file]").set_input_files(file)
             page.wait_for_function(SETTLED, polling=50, timeout=120_000)
             page.screenshot(path=ROOT / "assets" / "screenshots" / f"{name}.png")
         browser.close()
