@@ -121,7 +121,7 @@ def drawn(
     test.run()
     assert not test.exception
     assert not test.error
-    told = dict(test.session_state.filtered_state).get("pictures", {})
+    told = test.session_state["pictures"] if "pictures" in test.session_state else {}
     return seen | {name: it for name, it in told.items() if isinstance(it, pd.DataFrame)}
 
 
