@@ -9,10 +9,10 @@ PIP = $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.tx
 run: $(VENV)/run.stamp
 	$(PY) -m streamlit run app.py --server.port $(PORT)
 
-# Browser tests come last and one by one: each has a server and a browser of its own.
+# Browser tests come last, two files at a time: each has a server of its own, each half a browser.
 test: lint
 	OMP_NUM_THREADS=1 $(PY) -m pytest -m 'not browser' -n auto --dist loadfile
-	$(PY) -m pytest -m browser
+	$(PY) -m pytest -m browser -n 2 --dist loadfile
 
 # What needs no test to run: style, types, import rules.
 lint: $(VENV)/test.stamp

@@ -47,12 +47,13 @@ def test_wheel_holds_the_package_and_its_assets_and_nothing_else(wheel: Path) ->
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assets = {
         f"krrviz/{name}"
-        for kind in ("datasets", "checkpoints")
+        for kind in ("datasets", "checkpoints", "presets")
         for name in shipped(f"assets/{kind}")
         if not name.endswith(".py")
     }
     assert held == {*shipped("krrviz"), *assets}
-    assert any(name.startswith("krrviz/assets/datasets/") for name in held)
+    for kind in ("datasets", "presets"):
+        assert any(name.startswith(f"krrviz/assets/{kind}/") for name in held)
 
 
 def imported_at_load(source: str) -> Iterator[str]:

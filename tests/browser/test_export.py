@@ -31,7 +31,13 @@ def test_saved_files_hold_what_is_exported(
     settled(page)
     shown = export.shown(at, SMALL, view)
     drawn = page.locator("[data-testid=figures] figure, [data-testid=heatmaps] .grid figure")
-    files = dict(saved(page, figure) for figure in drawn.all())
+    files = dict[str, str]()
+    for k, figure in enumerate(drawn.all()):
+        if k == 8:  # of more than ten downloads in a row a browser asks the person first
+            page.goto("about:blank")
+            page.goto(app + export.link(at, SMALL, view))
+            settled(page)
+        files |= [saved(page, figure)]
     assert {*files} == {f"{name}.csv" for name in shown}
     assert len(files) == count
     for name, picture in shown.items():
