@@ -24,7 +24,7 @@ def take(contents: bytes, name: str, another: bool = True) -> None:
         choice, table = usable(columns)
         digest = columns.digest[:DIGEST]
         wanted = settings.file if settings.data == "csv" else "none"
-        if wanted != digest and not another:
+        if wanted not in ("none", digest) and not another:
             state.tell(
                 f"That is another file: its SHA-256 begins with {digest}, the link's with {wanted}."
             )
@@ -53,12 +53,14 @@ def ready(page: str) -> bool:
 
 def ask(another: bool) -> None:
     """Ask for the file that the link was made with."""
-    st.info(
-        "This link was made with a file of somebody's own, which no link carries. Choose the same "
-        f"file to see the same picture: its SHA-256 begins with {state.settings().file}. It stays "
-        "in this session, and nobody else sees it.",
-        icon=":material/lock:",
+    file = state.settings().file
+    which = (
+        "This link asks for a file of your own and does not say which: choose one."
+        if file == "none"
+        else "This link was made with a file of somebody's own, which no link carries. Choose the "
+        f"same file to see the same picture: its SHA-256 begins with {file}."
     )
+    st.info(f"{which} It stays in this session, and nobody else sees it.", icon=":material/lock:")
     upload(another)
     if not another:
         st.button(
