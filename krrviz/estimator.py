@@ -22,7 +22,8 @@ except ImportError as error:
     raise ImportError("TransformerKRR needs scikit-learn: pip install 'krrviz[sklearn]'") from error
 
 QUERIES = 1024  # in one forward call; also the most that settings allow
-# Scores are differences of numbers as large as (‖x − x̄‖/σ)²: this much of one may be rounded away.
+# Scores are differences of numbers as large as (‖x − x̄‖/σ)²: of one, this much may be rounded
+# away, or ten roundings where that is more.
 LOST = 1e-3
 
 
@@ -120,9 +121,9 @@ class TransformerKRR(RegressorMixin, BaseEstimator):
         context, queries = torch.from_numpy(self.X_fit_ - centre), torch.from_numpy(asked - centre)
         scale = np.abs(self.y_fit_).max() or 1.0
         farthest = float(torch.cat([context, queries]).norm(dim=1).max())
-        lost = torch.finfo(DTYPES[s.dtype]).eps * (farthest / s.bandwidth) ** 2
-        if not lost <= LOST:  # nor may it be no number
-            most = s.bandwidth * math.sqrt(LOST / torch.finfo(DTYPES[s.dtype]).eps)
+        eps = torch.finfo(DTYPES[s.dtype]).eps
+        most = s.bandwidth * math.sqrt(max(LOST, 10 * eps) / eps)
+        if not farthest <= most:  # nor may it be no number
             raise ValueError(
                 f"X: a row lies {farthest:.3g} from the mean of the training rows; with "
                 f"bandwidth={s.bandwidth:g} and dtype={s.dtype} scores keep their digits up to "

@@ -241,3 +241,10 @@ except ImportError as error:
     print(error)
 """
     assert python(code) == "TransformerKRR needs scikit-learn: pip install 'krrviz[sklearn]'\n"
+
+
+@pytest.mark.parametrize(("dtype", "far"), [("float64", 1e8), ("float32", 1e3), ("float64", 1e200)])
+def test_inputs_too_many_bandwidths_away_are_refused_by_name(dtype: str, far: float) -> None:
+    model = TransformerKRR(dtype=dtype).fit([[0.0], [far]], [1.0, 2.0])
+    with pytest.raises(ValueError, match=rf"X: a row lies .* bandwidth=1 and dtype={dtype}"):
+        model.predict([[0.0]])

@@ -427,6 +427,14 @@ def test_but_data_takes_the_sets_bandwidth_and_as_much_context_as_fits() -> None
     assert start.but_data("gp").bandwidth == 0.5
 
 
+@pytest.mark.parametrize("rows", [3, 4, 5, 40, 97, 10**6])
+def test_but_data_fits_a_file_of_any_length(rows: int) -> None:
+    made = Settings().but_data("csv", rows, "0" * 16)
+    assert made.n + made.queries <= rows
+    assert (made.data, made.file, made.target, made.columns) == ("csv", "0" * 16, "last", "all")
+    assert made.but_data("gp").file == "none"
+
+
 @pytest.mark.parametrize("data", [*DATASETS])
 @pytest.mark.parametrize("queries", [1, 1024])
 def test_but_data_goes_from_any_settings_to_any_data(data: str, queries: int) -> None:

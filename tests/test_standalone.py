@@ -53,7 +53,7 @@ def test_every_symbol_is_explained(symbol: str) -> None:
 
 
 def test_only_symbols_are_marked() -> None:
-    text = "A transformer solves it. Take λ, D⁻¹K or A = K + rI; <b>n</b>."
+    text = "A transformer's layers solve it. Take λ, D⁻¹K or A = K + rI; <b>n</b>."
     found = re.findall(r'tabindex="0">([^<]+)<', marked(text))
     assert found == ["λ", "D⁻¹K", "A", "K", "n"]
     assert "&lt;b&gt;" in marked(text)

@@ -803,3 +803,12 @@ def test_the_readme_tells_each_shipped_file() -> None:
         assert [c for c in units if f"| `{c}` |" not in section] == []
         assert "Source:" in section
         assert "Licence:" in section
+
+
+@pytest.mark.parametrize("year", ["0000", "1500", "9999"])
+def test_a_year_beyond_the_calendar_is_a_column_of_text(year: str) -> None:
+    rows = "".join(f"{year}-01-0{day},{day},{day * day}\n" for day in range(1, 6))
+    columns = read_columns(f"when,x,y\n{rows}".encode(), "own.csv")
+    held: Any = columns.numbers
+    assert "when" in columns.refused or held["when"].notna().all()
+    assert columns.table().rows == 5

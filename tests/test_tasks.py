@@ -10,8 +10,8 @@ from sklearn.metrics.pairwise import rbf_kernel
 
 from krrviz import Problem, Settings, SettingsError, sample
 from krrviz.settings import DATASETS
-from krrviz.tables import Table, parse_csv, shipped
-from krrviz.tasks import dimension, input_bound
+from krrviz.tables import Columns, Table, TableError, parse_csv, read_columns, shipped
+from krrviz.tasks import dimension, input_bound, own_table, usable
 
 INPUTS = ("uniform", "clumped", "gaussian")
 SHIPPED = tuple(name for name, entry in DATASETS.items() if entry.rows)
@@ -221,3 +221,48 @@ def test_a_named_bound_is_taken(kind: str) -> None:
 def test_dimensions_are_those_of_the_data() -> None:
     found = {kind: dimension(settings.but(d=7), table) for kind, (settings, table) in KINDS.items()}
     assert found == dict.fromkeys(INPUTS, 7) | {"motorcycle": 1, "co2": 1, "diabetes": 10, "csv": 2}
+
+
+# -- a person's own file ----------------------------------------------------------------------
+
+
+def columns_of(text: str) -> Columns:
+    return read_columns(text.encode(), "own.csv")
+
+
+def test_settings_choose_a_files_columns_by_number() -> None:
+    columns = columns_of("a,name,b,c\n1,x,2,9\n2,y,5,3\n4,z,1,1\n7,w,8,2\n")
+    table = own_table(columns, Settings(data="csv", target=1, columns="4,3"))
+    assert (table.target_name, table.input_names) == ("a", ("c", "b"))
+    for key in ("target=5", "columns=1,5"):
+        told = f"{key.partition('=')[0]}=5: the file has 4 columns; allowed: 1 to 4"
+        with pytest.raises(SettingsError, match=told):
+            own_table(columns, Settings.from_query(f"data=csv&{key}"))
+    with pytest.raises(SettingsError, match=f"file={'0' * 16}: this file's SHA-256 begins"):
+        own_table(columns, Settings(data="csv", file="0" * 16))
+    with pytest.raises(TableError, match=r"'name' holds text \('x'\)"):
+        own_table(columns, Settings(data="csv", target=2))
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "inputs"),
+    [
+        ("a,b\n1,2\n2,5\n3,1\n", "b", ("a",)),
+        # the last column is constant: the one before it is the target
+        ("a,b,c\n1,2,7\n2,5,7\n3,1,7\n", "b", ("a",)),
+        # a column that is nearly empty leaves no complete rows: two others do
+        ("a,s,b\n1,,2\n2,,5\n3,4,1\n", "b", ("a",)),
+    ],
+)
+def test_the_first_choice_that_can_be_used_is_found(
+    text: str, target: str, inputs: tuple[str, ...]
+) -> None:
+    choice, table = usable(columns_of(text))
+    assert (table.target_name, table.input_names) == (target, inputs)
+    again = own_table(columns_of(text), Settings(data="csv", **choice))
+    np.testing.assert_array_equal(again.X, table.X)
+
+
+def test_where_none_can_be_used_the_first_ones_reason_is_told() -> None:
+    with pytest.raises(TableError, match="target 'b' is 7 in all rows"):
+        usable(columns_of("a,b\n1,7\n1,7\n1,7\n"))

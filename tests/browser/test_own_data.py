@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from krrviz import Settings
-from krrviz.tables import assets
+from krrviz.tables import assets, open_csv
 
 from .conftest import watched
 from .test_links import HELD, OWN, copied
@@ -81,8 +81,12 @@ def test_points_are_clicked_and_set_by_keyboard(
 ) -> None:
     page.goto(f"{app}/own_data?source=click")
     plot = page.locator("[data-testid=points][data-ready=true] svg")
-    for x, y in ((80, 200), (300, 60), (520, 150), (700, 90)):
+    for x, y in ((80, 200), (300, 60), (520, 150)):
         plot.click(position={"x": x, "y": y})
+    page.get_by_text("clicked points.csv: 3 rows are used").wait_for()
+    settled(page)
+    plot.click(position={"x": 700, "y": 90})
+    page.get_by_text("clicked points.csv: 4 rows are used").wait_for()
     settled(page)
     plot.focus()
     for key in ("ArrowUp", "ArrowRight", "Enter"):
@@ -112,3 +116,22 @@ def test_a_file_that_cannot_be_used_is_refused_by_name(
     page.locator("input[type=file]").set_input_files(file)
     expect(page.get_by_test_id("stAlert").first).to_contain_text(said)
     assert page.get_by_test_id("stException").count() == 0
+
+
+def test_columns_that_cannot_be_used_give_way_and_names_stay_words(
+    page: Page, app: str, settled: Callable[[Page], None], tmp_path: Path
+) -> None:
+    rows = "".join(f"{i},{(i * 7) % 11}\n" for i in range(9))
+    file = tmp_path / "odd.csv"
+    file.write_text(f"x,![z](http://evil.example/q.png)\n{rows}", "utf-8")
+    digest = open_csv(file).digest[:16]
+    page.goto(f"{app}/own_data?data=csv&file={digest}&target=999&columns=2,2&n=64")
+    page.get_by_text(f"begins with {digest}").wait_for()
+    page.locator("input[type=file]").set_input_files(file)
+    settled(page)
+    told = " ".join(page.get_by_test_id("stAlert").all_inner_texts())
+    assert "target=999: the file has 2 columns" in told
+    assert "n=64 with queries=32 needs more than the 9 rows" in told
+    settings = Settings.from_query(copied(page))
+    assert (settings.target, settings.columns) == ("last", "all")
+    assert settings.n + settings.queries <= 9

@@ -102,7 +102,7 @@ def test_a_map_is_saved_as_svg(
 def test_embedded_it_shows_the_named_controls_alone(
     page: Page, app: str, settled: Callable[[Page], None]
 ) -> None:
-    view = View(controls="bandwidth,n", presenter="on")
+    view = View(controls="bandwidth,n,bandwidth", presenter="on")
     page.goto(app + link("fan", SMALL, view) + "&embed=true")
     settled(page)
     assert page.get_by_role("slider", name="Bandwidth").count() == 1
