@@ -472,14 +472,14 @@ def _days(cells: pd.Series) -> list[pd.Series]:
             continue
         parts = held.astype(object).str.extract(form)
         date = parts.year + "-" + parts.month.str.zfill(2) + "-" + parts.day.str.zfill(2)
-        try:
-            stamps = pd.to_datetime(
-                date + "T" + parts.time.fillna("00:00"), format="ISO8601", errors="coerce", utc=True
-            )
-        except (pd.errors.OutOfBoundsDatetime, ValueError, OverflowError):
-            continue  # a year that no calendar here goes to
+        stamps = pd.to_datetime(
+            date + "T" + parts.time.fillna("00:00"), format="ISO8601", errors="coerce", utc=True
+        )
         if stamps.notna().all():
-            days = (stamps - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)
+            try:
+                days = (stamps - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)
+            except pd.errors.OutOfBoundsDatetime:  # before 1678 or after 2261
+                continue
             found.append(days.reindex(cells.index))
     return found
 
