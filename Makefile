@@ -21,6 +21,10 @@ lint: $(VENV)/test.stamp
 	$(VENV)/bin/basedpyright
 	$(VENV)/bin/lint-imports --no-logo
 
+# The long forms of tests whose short forms are in the gate.
+soak: $(VENV)/test.stamp
+	KRRVIZ_SOAK=1 $(PY) -m pytest tests/browser/test_links.py
+
 bench: $(VENV)/run.stamp
 	$(PY) -m krrviz bench
 
@@ -31,6 +35,7 @@ help:
 	@echo 'make run          start the app on http://localhost:$(PORT) (PORT=8600 picks another port)'
 	@echo 'make test         style, types, import rules and every test'
 	@echo 'make lint         the first three of these'
+	@echo 'make soak         links of every page with every data set, in a browser'
 	@echo 'make bench        time the computations on this machine'
 	@echo 'make screenshots  draw the pictures that the README shows'
 	@echo 'make clean        remove the environment and what the tools leave behind'
@@ -53,4 +58,4 @@ $(VENV)/test.stamp: $(VENV)/run.stamp
 	$(PIP) -e '.[test]'
 	@touch $@
 
-.PHONY: run test lint bench screenshots help clean
+.PHONY: run test lint soak bench screenshots help clean

@@ -40,8 +40,6 @@ def test_a_page_is_for_everybody(
 ) -> None:
     looks: list[dict[str, Any]] = [
         {"viewport": {"width": 1440, "height": 900}},
-        # 200 % zoom of a window of 1440
-        {"viewport": {"width": 720, "height": 450}, "device_scale_factor": 2},
         {"viewport": {"width": 390, "height": 844}, "color_scheme": "dark", "has_touch": True},
     ]
     for look in looks:
@@ -49,14 +47,17 @@ def test_a_page_is_for_everybody(
             page.goto(app + link(at, SMALL, LOOKS[at]))
             ready(page, at, settled)
             assert page.evaluate(WIDE) <= 1, f"{look} scrolls sideways"
-            if look["viewport"]["width"] == 720:
-                continue
             found = [
                 (rule["id"], [node["html"][:300] for node in rule["nodes"]])
                 for rule in Axe().run(page).response["violations"]
                 if rule["impact"] in ("serious", "critical")
             ]
             assert not found
+            if look["viewport"]["width"] == 1440:
+                # 200 % zoom leaves a page half its width.
+                page.set_viewport_size({"width": 720, "height": 450})
+                page.wait_for_timeout(500)
+                assert page.evaluate(WIDE) <= 1, "zoomed, it scrolls sideways"
 
 
 def test_the_keyboard_reaches_everything(
