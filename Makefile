@@ -12,7 +12,7 @@ run: $(VENV)/run.stamp
 # Browser tests come last, two files at a time: each has a server of its own, each half a browser.
 test: lint
 	OMP_NUM_THREADS=1 $(PY) -m pytest -m 'not browser' -n auto --dist loadfile
-	$(PY) -m pytest -m browser -n 2 --dist loadfile
+	$(PY) -m pytest -m 'browser and not soak' -n 2 --dist loadfile
 
 # What needs no test to run: style, types, import rules.
 lint: $(VENV)/test.stamp
@@ -23,6 +23,7 @@ lint: $(VENV)/test.stamp
 
 # The long forms of tests whose short forms are in the gate.
 soak: $(VENV)/test.stamp
+	$(PY) -m pytest -m soak
 	KRRVIZ_SOAK=1 $(PY) -m pytest tests/browser/test_links.py
 
 bench: $(VENV)/run.stamp
@@ -35,7 +36,7 @@ help:
 	@echo 'make run          start the app on http://localhost:$(PORT) (PORT=8600 picks another port)'
 	@echo 'make test         style, types, import rules and every test'
 	@echo 'make lint         the first three of these'
-	@echo 'make soak         links of every page with every data set, in a browser'
+	@echo 'make soak         the long forms of tests: every page with every data set, and more'
 	@echo 'make bench        time the computations on this machine'
 	@echo 'make screenshots  draw the pictures that the README shows'
 	@echo 'make clean        remove the environment and what the tools leave behind'

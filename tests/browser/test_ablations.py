@@ -57,6 +57,7 @@ def test_a_link_shows_the_kernels_and_the_models_that_are_missing(
             expect(row).to_contain_text("[")
 
 
+@pytest.mark.soak
 def test_attention_is_compared_at_matched_loss(page: Page, app: str, settled: Settled) -> None:
     page.goto(f"{app}/ablations?{SMALL}&ablation=attention")
     settled(page)

@@ -366,7 +366,7 @@ CASES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.soak)])
 def test_every_problem_is_drawn_on_a_phone_too(
     page: Page, app: str, settled: Settled, scheme: str
 ) -> None:

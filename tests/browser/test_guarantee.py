@@ -79,6 +79,7 @@ def test_what_cannot_be_is_told_and_the_page_stays_alive(
         assert rows(page, "tail")
 
 
+@pytest.mark.soak
 def test_each_topic_draws_its_sweep_in_both_themes_on_a_phone(
     page: Page, app: str, settled: Settled
 ) -> None:
