@@ -153,7 +153,8 @@ def walked(settings: Settings, fault: Fault | None) -> Walk:
     """The first prompt's way through the stack, whole or broken."""
     with _waiting():
         if settings.data == "csv":  # its walks are no other session's
-            result = walk(settings, fault, state.table())
+            table = state.table()
+            result = _cached(f"walk {fault}", settings, lambda: walk(settings, fault, table))
         else:
             result = _walk(f"{settings.to_query()} {fault}", settings, fault)
     state.completed()

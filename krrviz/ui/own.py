@@ -93,7 +93,8 @@ def _mend() -> None:
     seed, name, drawn = st.session_state["own drawn"]
     if drawn is not None and seed != settings.seed:
         st.session_state["own drawn"] = settings.seed, name, drawn
-        state.hold(read_columns(drawn, name, settings.seed))
+        columns = read_columns(drawn, name, settings.seed)
+        state.hold(columns)
     problems = state.problems()
     try:
         table = state.table()

@@ -74,9 +74,7 @@ def _click() -> None:
         "Click to add a point, click a point to remove it; or move the cross with the arrow keys "
         "and press Enter. Three points are needed."
     )
-    panel("points", POINTS)(
-        key="own plot", data={"points": points, "count": 0}, on_points_change=changed
-    )
+    panel("points", POINTS)(key="own plot", data={"points": points}, on_points_change=changed)
 
 
 def choose(columns: Columns, table: Table) -> None:

@@ -15,7 +15,6 @@ class Plot {
     this.svg = root.querySelector("svg");
     this.said = root.querySelector("output");
     this.cross = [END / 2, END / 2];
-    this.points = [];
     root.querySelector("button").onclick = () => this.change([]);
     this.svg.onclick = (event) => {
       const box = this.svg.getBoundingClientRect();
@@ -36,10 +35,9 @@ class Plot {
     root.krrviz = { add: (x, y) => this.toggle([x, y]), points: () => this.points };
   }
 
-  show({ points, count }, report) {
+  show({ points }, report) {
     this.report = report;
-    if (count !== this.count) this.points = points;
-    this.count = count;
+    this.points ??= points; // the session's when the page is come back to; then the plot's own
     this.draw();
   }
 
