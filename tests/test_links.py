@@ -46,11 +46,15 @@ def test_a_saved_link_shows_what_it_showed(link: str) -> None:
     expected = json.loads(EXPECTED.read_text("utf-8"))[link]
     now = json.loads(json.dumps(found(link)))
     assert now["fields"] == expected["fields"]
+    methods = Settings.from_query(link).methods
     assert {*now["pictures"]} >= {*expected["pictures"]}
     for name, columns in expected["pictures"].items():
+        # Rounding differs between machines, and conjugate gradients make the most of it: at the
+        # late steps of the default picture an error of 0.0036 moves by 0.0009. float32 is named
+        # by one link alone.
+        shaky = "conjugate" in name or (name == "steps" and "conjugate_gradient" in methods)
+        loose = 1e-3 if shaky or "float32" in link else 1e-6
         for column, numbers in columns.items():
-            # Rounding differs between machines; float32 is named by one link alone.
-            loose = 1e-3 if "float32" in link else 1e-6
             np.testing.assert_allclose(
                 now["pictures"][name][column], numbers, rtol=loose, atol=1e-9, err_msg=column
             )

@@ -316,8 +316,10 @@ def test_a_padded_prefix_runs_like_the_shorter_prompt(method: str, policy: str) 
         )
         alone = solve(short, method, 9, policy, MANUAL, n_max=24)
         gap = (padded.predictions[:, i] - alone.predictions).abs().max()
-        assert float(gap) <= 1e-12
-        assert float((padded.states[:, i, :, :n] - alone.states).abs().max()) <= 1e-11
+        # Conjugate gradients lose orthogonality, which makes much of a processor's rounding.
+        most = 1e-8 if "conjugate" in method else 1e-12
+        assert float(gap) <= most
+        assert float((padded.states[:, i, :, :n] - alone.states).abs().max()) <= 10 * most
 
 
 @pytest.mark.parametrize("method", SOLVERS)

@@ -107,7 +107,7 @@ def test_the_hand_built_stack_with_other_scores_on_a_phone(
 def test_what_has_no_counterpart_is_told(page: Page, app: str, query: str, told: str) -> None:
     page.goto(f"{app}/ablations?{SMALL}&ablation=constructed&{query}")
     expect(page.get_by_text(told)).to_be_visible(timeout=120_000)
-    assert page.get_by_test_id("stException").count() == 0
+    expect(page.get_by_test_id("stException")).to_have_count(0)
 
 
 def test_without_any_checkpoint_each_topic_says_so(

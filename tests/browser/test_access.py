@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 
 from .conftest import watched
 from .test_links import LOOKS, SMALL, link
@@ -79,7 +79,7 @@ def test_the_keyboard_reaches_everything(
     # The glossary tells under the focus what it tells under the pointer.
     symbol = page.locator(".strip .symbol").first
     symbol.focus()
-    assert symbol.get_by_role("tooltip").is_visible()
+    expect(symbol.get_by_role("tooltip")).to_be_visible()
 
 
 def test_who_asks_for_less_motion_gets_steps(

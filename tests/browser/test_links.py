@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import numpy as np
 import pandas as pd
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 
 from krrviz import Settings, View, export
 from krrviz.charts import Figure, columns
@@ -173,7 +173,7 @@ def test_a_hostile_link_is_told_and_does_nothing(
         page.goto(f"{app}/?steps=4&prompts=2&{query}")
         settled(page)
         told = page.get_by_test_id("stAlert")
-        assert told.count() == len(bad)
+        expect(told).to_have_count(len(bad))
         said = " ".join(told.all_inner_texts())
         for key in bad:
             assert f"{key}=" in said or f"{key} stands 2 times" in said

@@ -73,7 +73,7 @@ def test_pasted_rows_are_read_or_refused_by_name(
     settled(page)
     told = page.get_by_test_id("stAlert").filter(has_text="Columns left out")
     expect(told).to_contain_text("'name' holds text ('n0')")
-    assert page.get_by_role("table").or_(page.get_by_test_id("stDataFrame")).count() > 0
+    expect(page.get_by_role("table").or_(page.get_by_test_id("stDataFrame")).first).to_be_visible()
 
 
 def test_points_are_clicked_and_set_by_keyboard(
@@ -115,7 +115,7 @@ def test_a_file_that_cannot_be_used_is_refused_by_name(
     page.goto(f"{app}/own_data")
     page.locator("input[type=file]").set_input_files(file)
     expect(page.get_by_test_id("stAlert").first).to_contain_text(said)
-    assert page.get_by_test_id("stException").count() == 0
+    expect(page.get_by_test_id("stException")).to_have_count(0)
 
 
 def test_columns_that_cannot_be_used_give_way_and_names_stay_words(

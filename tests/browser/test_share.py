@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 
 from krrviz import Construction, View, load_construction, predict, sample
 from krrviz.cli import main
@@ -105,12 +105,12 @@ def test_embedded_it_shows_the_named_controls_alone(
     view = View(controls="bandwidth,n,bandwidth", presenter="on")
     page.goto(app + link("fan", SMALL, view) + "&embed=true")
     settled(page)
-    assert page.get_by_role("slider", name="Bandwidth").count() == 1
-    assert page.get_by_role("slider", name="Context length").count() == 1
-    assert page.get_by_role("slider", name="Ridge").count() == 0
-    assert page.get_by_test_id("stSidebar").count() == 0
-    assert page.get_by_role("link", name="Tour").count() == 0
-    assert page.get_by_role("link", name="Open in krrviz").count() == 1
+    expect(page.get_by_role("slider", name="Bandwidth")).to_have_count(1)
+    expect(page.get_by_role("slider", name="Context length")).to_have_count(1)
+    expect(page.get_by_role("slider", name="Ridge")).to_have_count(0)
+    expect(page.get_by_test_id("stSidebar")).to_have_count(0)
+    expect(page.get_by_role("link", name="Tour")).to_have_count(0)
+    expect(page.get_by_role("link", name="Open in krrviz")).to_have_count(1)
     size = "element => parseFloat(getComputedStyle(element).fontSize)"
     assert page.locator("[data-testid=figures]").evaluate(size) == 20
     assert page.get_by_test_id("stMarkdownContainer").first.evaluate(size) > 16

@@ -17,13 +17,13 @@ def test_a_station_is_predicted_revealed_and_left(
 ) -> None:
     page.goto(f"{app}/tour?station=2{embed}")
     page.get_by_text("The picture comes with the answer.").wait_for()
-    assert page.get_by_role("button", name="Reveal").is_disabled()
+    expect(page.get_by_role("button", name="Reveal")).to_be_disabled()
     page.get_by_text(f"b) {TOUR[1].options[1]}").click()
     page.get_by_role("button", name="Reveal").click()
     settled(page)
     expect(page.get_by_text("(your prediction)")).to_have_count(1)
     expect(page.get_by_text("← right")).to_have_count(1)
-    assert page.locator("[data-testid=heatmaps] figure").count() == 3
+    expect(page.locator("[data-testid=heatmaps] figure")).to_have_count(3)
     page.wait_for_url("**answers=-b------**")
     page.get_by_role("button", name="Next").click()
     page.get_by_text("3 of 8").wait_for()
@@ -34,7 +34,7 @@ def test_a_station_is_predicted_revealed_and_left(
     page.get_by_text("2 of 8").wait_for()
     settled(page)
     if embed:
-        assert page.get_by_test_id("stSidebar").count() == 0
+        expect(page.get_by_test_id("stSidebar")).to_have_count(0)
         return
     view = View.from_query(copied(page))
     assert (view.station, view.answers) == (2, "-bs-----")
@@ -49,4 +49,4 @@ def test_settings_that_left_the_station_are_told_and_put_back(
     page.get_by_role("button", name="Put them back").click()
     page.wait_for_url("**n=64&**")
     settled(page)
-    assert page.get_by_text("no longer this station's").count() == 0
+    expect(page.get_by_text("no longer this station's")).to_have_count(0)

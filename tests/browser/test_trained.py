@@ -38,7 +38,7 @@ def topic(page: Page, settled: Settled, name: str) -> None:
     settled(page)
 
 
-def test_every_topic_holds_the_librarys_figures(
+def test_layers_and_heads_hold_the_librarys_figures(
     page: Page, serve: Callable[[], str], settled: Settled
 ) -> None:
     model, card = load(MAIN)
@@ -65,7 +65,19 @@ def test_every_topic_holds_the_librarys_figures(
     kernel = maps.first.evaluate("root => root.heatmaps.value('kernel', 1, 0)")
     assert kernel == 1  # the second point may look at the first alone
 
-    topic(page, settled, "Controls")
+    page.set_viewport_size({"width": 390, "height": 844})
+    settled(page)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+@pytest.mark.soak
+def test_the_slow_topics_hold_the_librarys_figures(
+    page: Page, serve: Callable[[], str], settled: Settled
+) -> None:
+    model, card = load(MAIN)
+    found = probe(model, fixed_task(card), ASKED)
+    page.goto(f"{serve()}/trained?model=main-0&asked={ASKED}&readout=krr&study=controls")
+    settled(page)
     drawn = {(row["series"], row["layer"]) for row in rows(page, "patch_slope")}
     assert len(drawn) == 3 * 7
 
