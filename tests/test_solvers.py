@@ -305,6 +305,11 @@ def additivity_defect(method: str, policy: str) -> float:
     return float((both - answer(one) - answer(problem.y)).norm() / both.norm())
 
 
+# Conjugate gradients lose orthogonality, which makes much of a processor's rounding: up to 4.9e-10
+# and 1.4e-11 were seen with other vector instructions.
+ROUNDING = {"conjugate_gradient": 2e-9, "preconditioned_conjugate_gradient": 1e-10}
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("method", SOLVERS)
 def test_a_padded_prefix_runs_like_the_shorter_prompt(method: str, policy: str) -> None:
@@ -316,10 +321,9 @@ def test_a_padded_prefix_runs_like_the_shorter_prompt(method: str, policy: str) 
         )
         alone = solve(short, method, 9, policy, MANUAL, n_max=24)
         gap = (padded.predictions[:, i] - alone.predictions).abs().max()
-        # Conjugate gradients lose orthogonality, which makes much of a processor's rounding.
-        most = 1e-8 if "conjugate" in method else 1e-12
+        most = ROUNDING.get(method, 1e-12)
         assert float(gap) <= most
-        assert float((padded.states[:, i, :, :n] - alone.states).abs().max()) <= 10 * most
+        assert float((padded.states[:, i, :, :n] - alone.states).abs().max()) <= max(most, 1e-11)
 
 
 @pytest.mark.parametrize("method", SOLVERS)
