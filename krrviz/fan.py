@@ -19,7 +19,7 @@ from krrviz.problem import Problem
 from krrviz.settings import Settings
 from krrviz.tables import Table
 from krrviz.tasks import dimension, sample, table_of
-from krrviz.trajectory import Solver, Trajectory
+from krrviz.trajectory import Solver, Trajectory, record_all
 
 PREFIXES = 12
 GRID = 101  # points a fitted curve is drawn through
@@ -76,16 +76,26 @@ def compiled(settings: Settings, table: Table | None, device: torch.device) -> T
     return build(Construction.from_settings(settings, table)).to(device)
 
 
-def run_method(
-    method: str, settings: Settings, problem: Problem, model: Transformer | None
-) -> Trajectory:
-    """One chosen method on ``problem``; certified steps are those for N, whatever its prefix."""
-    if method == "transformer":
-        assert model is not None, "the transformer is built where it is drawn"
-        return predict(model, problem)
-    return solvers.solve(
-        problem, method, settings.steps, settings.policy, settings.step_size, settings.n
-    )
+def run_methods(
+    settings: Settings,
+    problem: Problem,
+    model: Transformer | None,
+    progress: Callable[[float], None] = lambda done: None,
+) -> dict[str, Trajectory]:
+    """Every chosen method on ``problem``; certified steps are those for N, whatever its prefix."""
+    classical = [method for method in settings.methods if method in solvers.SOLVERS]
+    bound: dict[str, Solver] = {}
+    for method in classical:
+        how = solvers.tuned(problem, method, settings.policy, settings.step_size, settings.n)
+        bound[method] = solvers.SOLVERS[method].bind(*how)
+    share = len(classical) / len(settings.methods)
+    runs = {}
+    if bound:
+        runs = record_all(bound, problem, settings.steps, lambda done: progress(share * done))
+    if model is not None:
+        progress(share)
+        runs["transformer"] = predict(model, problem)
+    return {method: runs[method] for method in settings.methods}
 
 
 def same_rule(c: Construction) -> Solver:
@@ -162,34 +172,31 @@ def _fan(
     device: torch.device,
 ) -> Fan:
     counts = context_lengths(settings.n)
-    full = sample(settings, table).prefixes(counts)
+    whole = sample(settings, table)
     model = compiled(settings, table, device)
 
-    # (prefix, prompt) pairs, in pieces of a bounded size
-    pairs = [(i, p) for p in range(settings.prompts) for i in range(len(counts))]
+    # Every prefix of as many prompts as fit: they share the prompts' kernel matrices.
     size = max(1, int(CHUNK_BYTES / system_bytes(settings)))
-    pieces = [pairs[at : at + size] for at in range(0, len(pairs), size)]
-    errors = {
-        method: torch.empty(settings.steps + 1, len(counts), settings.prompts, dtype=torch.float64)
-        for method in settings.methods
-    }
+    pieces = torch.arange(settings.prompts).split(size)
+    errors: dict[str, list[Tensor]] = {method: [] for method in settings.methods}
     power, residual = [], 0.0
     for number, piece in enumerate(pieces):
-        where = tuple(torch.tensor(axis) for axis in zip(*piece, strict=True))
-        problem = full.pick(where)
+
+        def told(done: float, number: int = number) -> None:
+            progress((number + done) / len(pieces))
+
+        problem = whole.pick((piece,)).prefixes(counts)
         answer = reference(problem, settings.reference)
-        power.append(answer[where[0] == len(counts) - 1].square().flatten())
+        power.append(answer[-1].square().flatten())
         residual = max(residual, float(problem.residual.max().nan_to_num(nan=torch.inf)))
         moved = problem.to(device, DTYPES[settings.dtype])
-        for done, method in enumerate(settings.methods):
-            progress((number + done / len(settings.methods)) / len(pieces))
-            run = run_method(method, settings, moved, model)
-            errors[method][:, *where] = relative_error(run.predictions.cpu(), answer)
+        for method, run in run_methods(settings, moved, model, told).items():
+            errors[method].append(relative_error(run.predictions.cpu(), answer))
     return Fan(
         settings,
-        full.X.shape[-1],
+        whole.X.shape[-1],
         tuple(counts),
-        {method: mean_error(error).numpy() for method, error in errors.items()},
+        {method: mean_error(torch.cat(parts, -1)).numpy() for method, parts in errors.items()},
         float(torch.cat(power).mean().sqrt()),
         residual,
         device.type,
@@ -209,7 +216,7 @@ def curve(settings: Settings, method: str, table: Table | None = None) -> Curve:
 
     def run(device: torch.device) -> Trajectory:
         moved = problem.to(device, DTYPES[settings.dtype])
-        return run_method(method, settings, moved, compiled(settings, table, device))
+        return run_methods(settings, moved, compiled(settings, table, device))[method]
 
     taken, _ = on_device(settings, run)
     return _curve(problem, taken.predictions[:, 0].cpu(), settings, table)

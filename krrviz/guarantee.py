@@ -22,7 +22,7 @@ from krrviz.settings import Settings
 from krrviz.spectrum import residuals
 from krrviz.tables import Table
 from krrviz.tasks import sample
-from krrviz.trajectory import record
+from krrviz.trajectory import iterate, record
 from krrviz.trust import largest, largest_factor
 
 # A guarantee is measured on this many prompts and queries, where it takes no longer than this.
@@ -155,7 +155,8 @@ def rule_gaps(c: Construction, problem: Problem) -> Iterator[Float[Tensor, "*bat
     every step. For prompts whose context slots are all used.
     """
     if c.update == "function_space":  # no function of P⁻¹A at the queries
-        for step in same_rule(c)(problem):
+        for step in iterate(same_rule(c), problem):
+            assert step.prediction is not None, "function space iterates on its answers"
             yield step.prediction - problem.exact
         return
     root = problem.preconditioner(c.sink).sqrt()

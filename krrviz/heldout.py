@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from krrviz.fan import compiled, run_method
+from krrviz.fan import compiled, run_methods
 from krrviz.machine import DTYPES, check, on_device
 from krrviz.problem import Problem
 from krrviz.settings import Settings
@@ -52,13 +52,9 @@ def held_out(
     assert problem.labels is not None, "rows of a table have labels"
 
     def run(device: torch.device) -> dict[str, np.ndarray]:
-        model = compiled(settings, table, device)
-        moved, found = problem.to(device, DTYPES[settings.dtype]), {}
-        for number, method in enumerate(settings.methods):
-            progress(number / (len(settings.methods) + 1))
-            last = run_method(method, settings, moved, model).predictions[-1]
-            found[method] = last.double().cpu().numpy()
-        return found
+        model, moved = compiled(settings, table, device), problem.to(device, DTYPES[settings.dtype])
+        runs = run_methods(settings, moved, model, progress)
+        return {name: run.predictions[-1].double().cpu().numpy() for name, run in runs.items()}
 
     answers, _ = on_device(settings, run)
     answers[EXACT] = problem.exact.numpy()

@@ -25,6 +25,16 @@ def gaussian_kernel(
     return distance.div_(math.sqrt(2) * bandwidth).square_().neg_().exp_().to(a.dtype)
 
 
+def times(
+    matrix: Float[Tensor, "*batch M N"], v: Float[Tensor, "*lead N"]
+) -> Float[Tensor, "*lead M"]:
+    """``matrix`` @ v; what leads v beyond ``matrix``'s batch are columns of one product."""
+    batch = matrix.shape[:-2]
+    lead = v.shape[: v.ndim - 1 - len(batch)]
+    rows = v.reshape(-1, *batch, v.shape[-1]).movedim(0, -2)
+    return (rows @ matrix.mT).movedim(-2, 0).reshape(*lead, *batch, matrix.shape[-2])
+
+
 @dataclass(frozen=True, eq=False)
 class Problem:
     """A batch of prompts; prompt ``b`` uses the first ``count[b]`` of its N context slots.
@@ -39,6 +49,8 @@ class Problem:
     ridge_scale : ``absolute`` or ``per_sample``
     noiseless, labels : (..., Q) at the queries: the drawn function, and the held-out labels;
         None where nobody knows them
+    whole : the same prompts uncut, where this is ``prefixes`` of them: batch (...) is then
+        (prefixes, ...), and K is theirs, formed once
 
     Unused slots get y = 0, identity rows in K and zeros in k_*, so that every method's α stays
     0 there and none of them needs to know about padding.
@@ -46,8 +58,8 @@ class Problem:
     Raises
     ------
     ValueError
-        A shape that does not fit, a value that is not finite, a count outside 1 to N, or a
-        bandwidth or ridge that is not positive.
+        A shape that does not fit, a value that is not finite, a count outside 1 to N, a
+        bandwidth or ridge that is not positive, or ``whole`` of other inputs.
     """
 
     X: Float[Tensor, "*batch N d"]
@@ -59,6 +71,7 @@ class Problem:
     ridge_scale: str = "absolute"
     noiseless: Float[Tensor, "*batch Q"] | None = None
     labels: Float[Tensor, "*batch Q"] | None = None
+    whole: Problem | None = None
 
     def __post_init__(self) -> None:
         batch, n, d = self.X.shape[:-2], *self.X.shape[-2:]
@@ -85,6 +98,12 @@ class Problem:
             )
         if bool((self.count < 1).any()) or bool((self.count > n).any()):
             raise ValueError(f"count must be 1 to {n}, the number of context slots")
+        if self.whole is not None and not (
+            self.bandwidth == self.whole.bandwidth
+            and torch.equal(self.X[0], self.whole.X)
+            and torch.equal(self.x_query[0], self.whole.x_query)
+        ):
+            raise ValueError("whole has other inputs or another bandwidth; cut the prompts anew")
         object.__setattr__(self, "y", self.y * self.used)
 
     # -- shapes and copies ----------------------------------------------------------------
@@ -109,7 +128,8 @@ class Problem:
             if isinstance(value, Tensor):
                 kind = dtype if value.is_floating_point() else value.dtype
                 moved[item.name] = value.to(device=device, dtype=kind)
-        return replace(self, **moved)
+        whole = None if self.whole is None else self.whole.to(device, dtype)
+        return replace(self, **moved, whole=whole)
 
     def pick(self, index: tuple[Tensor, ...]) -> Problem:
         """Some prompts of the batch, by one index tensor for each batch dimension."""
@@ -118,7 +138,7 @@ class Problem:
             for item in fields(self)
             if isinstance(value := getattr(self, item.name), Tensor)
         }
-        return replace(self, **chosen)
+        return replace(self, **chosen, whole=None)
 
     def prefixes(self, counts: list[int]) -> Problem:
         """The same prompts cut to each of ``counts``: batch (len(counts), ...)."""
@@ -136,6 +156,8 @@ class Problem:
             count=cut.expand(lead).minimum(self.count.expand(lead)),
             noiseless=repeated(self.noiseless),
             labels=repeated(self.labels),
+            # Prefixes of prefixes would have two lists of them.
+            whole=self if self.whole is None else None,
         )
 
     # -- the linear system ------------------------------------------------------------------
@@ -143,19 +165,34 @@ class Problem:
     @cached_property
     def K(self) -> Float[Tensor, "*batch N N"]:
         """Kernel matrix; identity rows and columns on unused slots."""
+        if self.whole is None:
+            K = gaussian_kernel(self.X, self.X, self.bandwidth)
+            if bool(self.used.all()):
+                return K
+        else:
+            K = self.whole.K
         pair = self.used[..., :, None] & self.used[..., None, :]
         eye = torch.eye(self.n_max, device=self.X.device, dtype=self.X.dtype)
-        return torch.where(pair, gaussian_kernel(self.X, self.X, self.bandwidth), eye)
+        return torch.where(pair, K, eye)
 
     @cached_property
     def k_query(self) -> Float[Tensor, "*batch Q N"]:
         """k_*: kernel between queries and context; 0 on unused slots."""
-        return gaussian_kernel(self.x_query, self.X, self.bandwidth) * self.used[..., None, :]
+        if self.whole is None:
+            k = gaussian_kernel(self.x_query, self.X, self.bandwidth)
+        else:
+            k = self.whole.k_query
+        return k * self.used[..., None, :]
 
     @cached_property
     def degree(self) -> Float[Tensor, "*batch N"]:
         """Row sums D_i = Σ_j K_ij, at least 1."""
-        return self.K.sum(-1)
+        return self.image(torch.ones_like(self.y))
+
+    @cached_property
+    def query_degree(self) -> Float[Tensor, "*batch Q"]:
+        """D_* = Σ_j k_*j."""
+        return self.predict(torch.ones_like(self.y))
 
     @cached_property
     def r(self) -> Float[Tensor, "*batch 1"]:
@@ -176,29 +213,56 @@ class Problem:
         """K + rI; made anew at each call, since most methods need only ``apply``."""
         return self.K + torch.diag_embed(self.r.expand(self.y.shape))
 
-    def apply(self, alpha: Float[Tensor, "*batch N"]) -> Float[Tensor, "*batch N"]:
-        """Aα = Kα + rα."""
-        return (self.K @ alpha[..., None])[..., 0] + self.r * alpha
+    def image(self, v: Float[Tensor, "*lead N"]) -> Float[Tensor, "*lead N"]:
+        """Kv, for one vector a prompt or more: (..., *batch, N).
 
-    def predict(self, alpha: Float[Tensor, "*batch N"]) -> Float[Tensor, "*batch Q"]:
-        """f(x*) = k(x*)ᵀα."""
-        return (self.k_query @ alpha[..., None])[..., 0]
+        Where the prompts are prefixes, v is cut to each, multiplied by the one K of the uncut
+        prompts, and cut again: one product with the prefixes as its columns.
+        """
+        if self.whole is None:
+            return times(self.K, v)
+        return torch.where(self.used, times(self.whole.K, v * self.used), v)
+
+    def apply(self, alpha: Float[Tensor, "*lead N"]) -> Float[Tensor, "*lead N"]:
+        """Aα = Kα + rα, for one α a prompt or more."""
+        return self.image(alpha) + self.r * alpha
+
+    def predict(self, alpha: Float[Tensor, "*lead N"]) -> Float[Tensor, "*lead Q"]:
+        """f(x*) = k(x*)ᵀα, for one α a prompt or more."""
+        if self.whole is None:
+            return times(self.k_query, alpha)
+        return times(self.whole.k_query, alpha * self.used)
 
     # -- the exact answer ---------------------------------------------------------------------
+
+    @cached_property
+    def factor(self) -> Float[Tensor, "*batch N N"] | None:
+        """L of A = LLᵀ; None where rounding leaves some prompt's A without one."""
+        factor, failed = torch.linalg.cholesky_ex(self.A)
+        return None if bool(failed.any()) else factor
 
     @cached_property
     def alpha_star(self) -> Float[Tensor, "*batch N"]:
         """α* = A⁻¹y by Cholesky.
 
+        Where r is the same for every prefix, the leading block of L is the prefix's own factor:
+        LLᵀα = y is solved for all of them at once, Lz = y and then Lᵀα = z, z cut to the prefix,
+        which leaves α 0 beyond it.
+
         Where rounding leaves A without a factor (duplicate rows and a ridge below rounding) the
         eigenvalues decide instead: K is positive semidefinite, so none of A's may lie below r.
         ``residual`` says how good the answer is.
         """
-        A = self.A
-        factor, failed = torch.linalg.cholesky_ex(A)
-        if not bool(failed.any()):
-            return torch.cholesky_solve(self.y[..., None], factor)[..., 0]
-        values, vectors = torch.linalg.eigh(A)
+        if self.whole is not None and self.ridge_scale == "absolute":
+            factor = self.whole.factor
+            if factor is not None:
+                columns = self.y.movedim(0, -1)
+                z = torch.linalg.solve_triangular(factor, columns, upper=False)
+                z = z * self.used.movedim(0, -1)
+                return torch.linalg.solve_triangular(factor.mT, z, upper=True).movedim(-1, 0)
+        elif self.factor is not None:
+            return torch.cholesky_solve(self.y[..., None], self.factor)[..., 0]
+        values, vectors = torch.linalg.eigh(self.A)
         coefficients = (vectors.mT @ self.y[..., None])[..., 0] / values.maximum(self.r)
         return (vectors @ coefficients[..., None])[..., 0]
 

@@ -1,14 +1,14 @@
 """The classical methods for Aα = y, each a generator of steps from the zero state.
 
-A generator yields its zero state first and never ends; ``record`` stops it. Hyperparameters are
-bound by the registry ``SOLVERS``. Each recurrence stands as a comment above its code, with
-R(α) = y − Aα (operator ``plain``) or P⁻¹(y − Aα) (``preconditioned``), P = D + sI; the paper's
-sink level s is 0.
+A generator yields its zero state first and never ends; ``record`` stops it, and sends it what A
+makes of the vector it asks for. Hyperparameters are bound by the registry ``SOLVERS``. Each
+recurrence stands as a comment above its code, with R(α) = y − Aα (operator ``plain``) or
+P⁻¹(y − Aα) (``preconditioned``), P = D + sI; the paper's sink level s is 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -19,31 +19,29 @@ from torch import Tensor
 
 from krrviz.problem import Problem
 from krrviz.spectrum import POLICIES, Interval, Operator, Sink, policy_interval
-from krrviz.trajectory import Solver, Step, Trajectory, record
+from krrviz.trajectory import Solver, Step, Steps, Trajectory, record
 
 Vector = Float[Tensor, "*batch N"]
 
 
-def residual(problem: Problem, operator: Operator, alpha: Vector, sink: Sink = 0.0) -> Vector:
-    """R(α): y − Aα, or P⁻¹(y − Aα)."""
-    r = problem.y - problem.apply(alpha)
+def residual(problem: Problem, operator: Operator, image: Vector, sink: Sink = 0.0) -> Vector:
+    """R: y − Aα, or P⁻¹(y − Aα); ``image`` is Aα."""
+    r = problem.y - image
     return r if operator == "plain" else r / problem.preconditioner(sink)
 
 
-def richardson(
-    problem: Problem, operator: Operator, step: Tensor, sink: Sink = 0.0
-) -> Iterator[Step]:
+def richardson(problem: Problem, operator: Operator, step: Tensor, sink: Sink = 0.0) -> Steps:
     """Richardson iteration; with operator ``plain`` it is gradient descent."""
     alpha = torch.zeros_like(problem.y)
     while True:
-        yield Step(alpha, problem.predict(alpha))
+        image = yield Step(alpha, asks=alpha)
         # α ← α + ηR(α)
-        alpha = alpha + step * residual(problem, operator, alpha, sink)
+        alpha = alpha + step * residual(problem, operator, image, sink)
 
 
 def function_space_richardson(
     problem: Problem, step: Tensor, sink: Sink = 0.0, far_sink: Sink = "ridge"
-) -> Iterator[Step]:
+) -> Steps:
     """The same iteration on function values, at context and queries (arXiv 2605.26713, eq. 14).
 
     Its state is u, the fitted values at the context, not α. ``far_sink`` is the level q of query
@@ -52,47 +50,41 @@ def function_space_richardson(
     u, f = torch.zeros_like(problem.y), torch.zeros_like(problem.x_query[..., 0])
     # With D_* alone the query rows diverge where a query lies far from all data; D_* + q has the
     # same limit: r f = k_*ᵀ(y − u).
-    near, far = problem.preconditioner(sink), problem.k_query.sum(-1) + problem.level(far_sink)
+    near, far = problem.preconditioner(sink), problem.query_degree + problem.level(far_sink)
     while True:
-        yield Step(u, f)
-        # u_j ← u_j − η r u_j/D_j + η Σ_i k_ij (y_i − u_i)/D_j, and so at the queries
         gap = problem.y - u
-        pull = (problem.K @ gap[..., None])[..., 0]
+        image = yield Step(u, asks=gap, prediction=f)
+        # u_j ← u_j − η r u_j/D_j + η Σ_i k_ij (y_i − u_i)/D_j, and so at the queries;
+        # K(y − u) − ru = A(y − u) − ry
         f = f + step * (problem.predict(gap) - problem.r * f) / far
-        u = u + step * (pull - problem.r * u) / near
+        u = u + step * (image - problem.r * problem.y) / near
 
 
-def nesterov(
-    problem: Problem, operator: Operator, interval: Interval, sink: Sink = 0.0
-) -> Iterator[Step]:
+def nesterov(problem: Problem, operator: Operator, interval: Interval, sink: Sink = 0.0) -> Steps:
     """Nesterov's method with the constant momentum of strongly convex problems."""
     root = interval.condition.sqrt()
     momentum = (root - 1) / (root + 1)
     alpha = previous = torch.zeros_like(problem.y)
     while True:
-        yield Step(alpha, problem.predict(alpha))
         # v = α + β(α − α₋); α₊ = v + R(v)/L; β = (√κ − 1)/(√κ + 1)
         v = alpha + momentum * (alpha - previous)
-        previous, alpha = alpha, v + residual(problem, operator, v, sink) / interval.high
+        image = yield Step(alpha, asks=v)
+        previous, alpha = alpha, v + residual(problem, operator, image, sink) / interval.high
 
 
-def heavy_ball(
-    problem: Problem, operator: Operator, interval: Interval, sink: Sink = 0.0
-) -> Iterator[Step]:
+def heavy_ball(problem: Problem, operator: Operator, interval: Interval, sink: Sink = 0.0) -> Steps:
     """Polyak's heavy ball with his constants for a quadratic."""
     low, high = interval.low.sqrt(), interval.high.sqrt()
     step, momentum = 4 / (high + low) ** 2, ((high - low) / (high + low)) ** 2
     alpha = previous = torch.zeros_like(problem.y)
     while True:
-        yield Step(alpha, problem.predict(alpha))
+        image = yield Step(alpha, asks=alpha)
         # α₊ = α + ηR(α) + β(α − α₋); η = 4/(√L + √μ)², β = ((√L − √μ)/(√L + √μ))²
-        change = step * residual(problem, operator, alpha, sink) + momentum * (alpha - previous)
+        change = step * residual(problem, operator, image, sink) + momentum * (alpha - previous)
         previous, alpha = alpha, alpha + change
 
 
-def chebyshev(
-    problem: Problem, operator: Operator, interval: Interval, sink: Sink = 0.0
-) -> Iterator[Step]:
+def chebyshev(problem: Problem, operator: Operator, interval: Interval, sink: Sink = 0.0) -> Steps:
     """Chebyshev semi-iteration: the least residual polynomial on [μ, L] at every step.
 
     With θ = (L + μ)/2 and δ = (L − μ)/2 the polynomial is T_t((θ − x)/δ)/T_t(θ/δ); the ratio
@@ -102,19 +94,20 @@ def chebyshev(
     # An interval of one point is Richardson with the exact step; δ = 0 would divide by 0.
     radius = ((interval.high - interval.low) / 2).maximum(centre * 1e-9)
     alpha = torch.zeros_like(problem.y)
-    change = residual(problem, operator, alpha, sink) / centre
+    image = yield Step(alpha, asks=alpha)
+    change = residual(problem, operator, image, sink) / centre
     ratio = radius / centre
     while True:
-        yield Step(alpha, problem.predict(alpha))
         # α₊ = α + c; c ← q₊q c + (2q₊/δ) R(α₊)
         alpha = alpha + change
+        image = yield Step(alpha, asks=alpha)
         following = 1 / (2 * centre / radius - ratio)
-        pull = residual(problem, operator, alpha, sink)
+        pull = residual(problem, operator, image, sink)
         change = following * ratio * change + 2 * following / radius * pull
         ratio = following
 
 
-def conjugate_gradient(problem: Problem, operator: Operator) -> Iterator[Step]:
+def conjugate_gradient(problem: Problem, operator: Operator) -> Steps:
     """Conjugate gradients, preconditioned by D where the operator is ``preconditioned``."""
     scale = problem.degree if operator == "preconditioned" else torch.ones_like(problem.y)
     alpha, r = torch.zeros_like(problem.y), problem.y
@@ -124,9 +117,9 @@ def conjugate_gradient(problem: Problem, operator: Operator) -> Iterator[Step]:
     # to make of rounding grows without end.
     floor = rz * torch.finfo(rz.dtype).eps ** 2
     while True:
-        yield Step(alpha, problem.predict(alpha))
+        image = yield Step(alpha, asks=direction)
         # a = rᵀz/pᵀAp; α ← α + ap; r ← r − aAp; z = P⁻¹r; p ← z + (rᵀz)₊/(rᵀz) p
-        image, going = problem.apply(direction), rz > floor
+        going = rz > floor
         length = torch.where(going, rz / (direction * image).sum(-1, keepdim=True), 0)
         alpha, r = alpha + length * direction, r - length * image
         z = r / scale
@@ -145,7 +138,7 @@ class Method:
     title: str
     update: str
     operator: Operator
-    generator: Callable[..., Iterator[Step]]
+    generator: Callable[..., Steps]
     takes: Literal["step", "interval"] | None
     manual: bool  # whether the manual policy's step size applies to it
 

@@ -67,9 +67,10 @@ def trust(
         What the data, the device or the memory cannot give.
     """
     prompts = min(CHECKED_PROMPTS, settings.prompts, max(1, CHECKED_ENTRIES // settings.n**2))
-    problem = sample(settings.but(prompts=prompts), table).prefixes([settings.n // 2, settings.n])
+    problem = sample(settings.but(prompts=prompts), table)
     queries = problem.x_query[..., :CHECKED_QUERIES, :]
     problem = replace(problem, x_query=queries, noiseless=None, labels=None)
+    problem = problem.prefixes([settings.n // 2, settings.n])
     checks = [
         Check(
             "direct solve",

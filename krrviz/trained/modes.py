@@ -14,7 +14,7 @@ not n².
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -27,7 +27,7 @@ from torch.nn.functional import pad
 from krrviz.problem import Problem
 from krrviz.solvers import SOLVERS, tuned
 from krrviz.spectrum import Interval, Operator
-from krrviz.trajectory import Solver, Step, record
+from krrviz.trajectory import Solver, Step, Steps, record
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -46,10 +46,10 @@ class Modes(Problem):
     def degree(self) -> Float[Tensor, "batch N"]:
         return torch.ones_like(self.values)
 
-    def apply(self, alpha: Float[Tensor, "batch N"]) -> Float[Tensor, "batch N"]:
+    def apply(self, alpha: Float[Tensor, "*lead N"]) -> Float[Tensor, "*lead N"]:
         return self.values * alpha
 
-    def predict(self, alpha: Float[Tensor, "batch N"]) -> Float[Tensor, "batch 1"]:
+    def predict(self, alpha: Float[Tensor, "*lead N"]) -> Float[Tensor, "*lead 1"]:
         return (self.query * alpha).sum(-1, keepdim=True)
 
 
@@ -102,17 +102,17 @@ def solver(
     return SOLVERS[method].bind(Interval(torch.cat(lows), torch.cat(highs)), step)
 
 
-def _function_space(problem: Problem, step: Tensor, far: Tensor) -> Iterator[Step]:
+def _function_space(problem: Problem, step: Tensor, far: Tensor) -> Steps:
     """The function-space form, whose state here is what each mode adds to the answer."""
     assert isinstance(problem, Modes)
     # With w = VᵀP^½u: P⁻¹(K(y − u) − ru) = P⁻¹(A(y − u) − ry) is x(ỹ − w) − rŷ, ỹ = WPy; the
     # query's k_*ᵀ(y − u) is k̂ᵀ(ỹ − w).
     w = f = torch.zeros_like(problem.y)
     while True:
-        yield Step(f, f.sum(-1, keepdim=True))
         gap = problem.lifted - w
+        image = yield Step(f, asks=gap, prediction=f.sum(-1, keepdim=True))
         f = f + step * (problem.query * gap - problem.r * f) / far
-        w = w + step * (problem.values * gap - problem.r * problem.y)
+        w = w + step * (image - problem.r * problem.y)
 
 
 def linear_map(
