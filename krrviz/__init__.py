@@ -3,8 +3,9 @@
 from typing import TYPE_CHECKING
 
 from krrviz.construction.certificate import Certificate, certify, construction_for
+from krrviz.construction.predict import predict
 from krrviz.construction.stored import StoredError, load_construction, save_construction
-from krrviz.construction.transformer import Pass, Transformer, predict, run
+from krrviz.construction.transformer import Pass, Transformer, run
 from krrviz.construction.weights import Construction, build
 from krrviz.frames import fan_frame
 from krrviz.problem import Problem

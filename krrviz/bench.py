@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from krrviz.construction.certificate import construction_for
-from krrviz.construction.transformer import predict
+from krrviz.construction.predict import predict
 from krrviz.construction.weights import Construction, build
 from krrviz.fan import curve, fan, same_rule
 from krrviz.scaling import first_steps, looseness, power, precision, width

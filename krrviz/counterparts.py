@@ -15,7 +15,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from krrviz.construction.transformer import Attention, Block, Pattern, Stream, Transformer, predict
+from krrviz.construction.predict import predict
+from krrviz.construction.transformer import Attention, Block, Pattern, Stream, Transformer
 from krrviz.construction.weights import Construction, build
 from krrviz.fan import mean_error, relative_error
 from krrviz.machine import CHUNK_BYTES, check, on_device, system_bytes

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from krrviz.construction.transformer import predict
+from krrviz.construction.predict import predict
 from krrviz.construction.weights import Construction, build
 from krrviz.machine import DTYPES, check, on_device
 from krrviz.problem import Problem

@@ -12,7 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from krrviz import solvers
-from krrviz.construction.transformer import Transformer, predict
+from krrviz.construction.predict import predict
+from krrviz.construction.transformer import Transformer
 from krrviz.construction.weights import Construction, build
 from krrviz.machine import CHUNK_BYTES, DTYPES, check, on_device, system_bytes
 from krrviz.problem import Problem
@@ -93,8 +94,11 @@ def run_methods(
     if bound:
         runs = record_all(bound, problem, settings.steps, lambda done: progress(share * done))
     if model is not None:
-        progress(share)
-        runs["transformer"] = predict(model, problem)
+
+        def told(done: float) -> None:
+            progress(share + (1 - share) * done)
+
+        runs["transformer"] = predict(model, problem, told)
     return {method: runs[method] for method in settings.methods}
 
 

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from krrviz.construction.certificate import Certificate, certify, construction_for
-from krrviz.construction.transformer import predict
+from krrviz.construction.predict import predict
 from krrviz.construction.weights import Construction, build
 from krrviz.fan import mean_error, relative_error, same_rule
 from krrviz.machine import check, max_memory, on_device, weight_bytes

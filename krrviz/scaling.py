@@ -20,8 +20,9 @@ from scipy import stats
 
 from krrviz import solvers
 from krrviz.construction.certificate import certify
+from krrviz.construction.predict import predict
 from krrviz.construction.slots import Slots
-from krrviz.construction.transformer import Hinges, predict
+from krrviz.construction.transformer import Hinges
 from krrviz.construction.weights import Construction, build
 from krrviz.fan import mean_error, relative_error, same_rule
 from krrviz.guarantee import HORIZON, rule_gaps

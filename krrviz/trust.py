@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from krrviz.construction.certificate import product_bound
-from krrviz.construction.transformer import Transformer, predict
+from krrviz.construction.predict import predict
+from krrviz.construction.transformer import Transformer
 from krrviz.construction.weights import Construction, build
 from krrviz.fan import same_rule
 from krrviz.machine import on_device

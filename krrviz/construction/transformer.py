@@ -84,7 +84,8 @@ class Hinges:
         lone = ~torch.isin(group, torch.tensor(crowd, device=group.device, dtype=group.dtype))
         like = mlp.w_1
         # s·V_k − T_k cancels, as a sum of positive terms does not: half precision is widened.
-        wide = torch.promote_types(like.dtype, torch.float32)
+        self.wide = wide = torch.promote_types(like.dtype, torch.float32)
+        lone &= w_2.any(0)
         self.rest = MLP(mlp.w_1[lone], mlp.b_1[lone], mlp.w_2[:, lone]) if lone.any() else None
         self.directions = rows[crowd].to(like)
         self.pieces = []
@@ -98,22 +99,31 @@ class Hinges:
                 torch.cat([torch.zeros_like(value[:, :1]), value.cumsum(1)], 1).to(wide)
                 for value in (slopes, slopes * threshold)
             ]
-            self.pieces.append((threshold.to(wide), *sums, written))
+            self.pieces.append((threshold.to(wide), *sums, written.tolist()))
 
     def __call__(self, stream: Stream) -> Stream:
         """What the layer adds to the stream."""
-        out = torch.zeros_like(stream) if self.rest is None else self.rest(stream)
-        if not self.pieces:
-            return out
-        sums = (stream @ self.directions.mT).to(self.pieces[0][0].dtype)
-        added = torch.zeros_like(out, dtype=sums.dtype)
-        for s, (threshold, slope, offset, written) in zip(
-            sums.unbind(-1), self.pieces, strict=True
-        ):
-            k = torch.searchsorted(threshold, s.contiguous())
-            for channel, v, t in zip(written.tolist(), slope, offset, strict=True):
-                added[..., channel] += s * v[k] - t[k]
-        return out + added.to(out)
+        columns = stream.reshape(-1, stream.shape[-1]).mT.contiguous()
+        added = torch.zeros_like(columns)
+        self.add(columns, added)
+        return added.mT.reshape(stream.shape)
+
+    def add(
+        self, stream: Float[Tensor, "channels tokens"], to: Float[Tensor, "channels tokens"]
+    ) -> None:
+        """Add what the layer makes of ``stream`` to ``to``, which may be the same.
+
+        A channel's values lie together here.
+        """
+        sums = (self.directions @ stream).to(self.wide)
+        if self.rest is not None:
+            # W_2 relu(W_1 h + b_1), token by column
+            hidden = torch.addmm(self.rest.b_1[:, None], self.rest.w_1, stream).relu_()
+            to.addmm_(self.rest.w_2, hidden)
+        for s, (threshold, slope, offset, written) in zip(sums, self.pieces, strict=True):
+            k = torch.searchsorted(threshold, s)
+            for channel, v, t in zip(written, slope, offset, strict=True):
+                to[channel] += (s * v[k] - t[k]).to(to)
 
 
 class Block(nn.Module):
@@ -147,7 +157,7 @@ class Transformer(nn.Module):
         self.blocks = cast("Sequence[Block]", nn.ModuleList(blocks))
 
     def forward(self, stream: Stream) -> Stream:
-        """The whole stack, block by block; what ``run`` and ``predict`` must agree with."""
+        """The whole stack, block by block; what ``run`` and ``predict.predict`` must agree with."""
         for block in self.blocks:
             stream = block(stream)
         return stream
@@ -274,21 +284,10 @@ def run(model: Transformer, problem: Problem) -> Pass:
         stream.append(forward.stream)
         if index in model.updates:
             steps.append(forward.read_out())
-    return Pass(torch.stack(stream), tuple(attention), _trajectory(steps))
+    return Pass(torch.stack(stream), tuple(attention), trajectory_of(steps))
 
 
-@torch.no_grad()
-def predict(model: Transformer, problem: Problem) -> Trajectory:
-    """The trajectory of ``run`` alone: no stream is kept, and no pattern of a past block."""
-    forward = Forward(model, problem)
-    steps = []
-    for index, block in enumerate(model.blocks[:-1]):
-        forward.advance(block)
-        if index in model.updates:
-            steps.append(forward.read_out())
-    return _trajectory(steps)
-
-
-def _trajectory(steps: list[tuple[Tensor, Tensor]]) -> Trajectory:
+def trajectory_of(steps: list[tuple[Tensor, Tensor]]) -> Trajectory:
+    """Answers and states, step by step, as a trajectory."""
     answers, alphas = zip(*steps, strict=True)
     return Trajectory("transformer", torch.stack(answers), torch.stack(alphas))
