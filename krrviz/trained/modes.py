@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -78,8 +79,9 @@ def modes(problems: Sequence[Problem], operator: Operator) -> Modes:
             }
         )
     one = problems[0]
+    joined: dict[str, Any] = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     return Modes(
-        **{name: torch.cat([part[name] for part in parts]) for name in parts[0]},
+        **joined,
         bandwidth=one.bandwidth,
         ridge=one.ridge,
         ridge_scale=one.ridge_scale,
