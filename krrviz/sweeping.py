@@ -11,6 +11,7 @@ import io
 import json
 import logging
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -218,9 +219,13 @@ def remote(address: str) -> Work:
 
     Raises
     ------
+    SettingsError
+        ``address`` is none.
     SweepError
         distributed is not installed. Later: the scheduler does not answer, or no longer.
     """
+    if not re.fullmatch(r"(tcp|tls|ws|wss)://[^\s/]+:[0-9]{1,5}", address):
+        raise SettingsError(f"--dask {shown(address)} must be an address, as in tcp://host:8786")
     try:
         from distributed import CancelledError, Client, KilledWorker, as_completed
     except ImportError:
@@ -230,7 +235,8 @@ def remote(address: str) -> Work:
     def work(
         grid: Grid, left: Sequence[int], columns: Columns | None
     ) -> Iterator[tuple[int, Rows]]:
-        logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what is wrong we say
+        for name in ("distributed", "distributed.client"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # what is wrong we say, in one line
         try:
             client = Client(address, timeout=PATIENCE, set_as_default=False)
         except (OSError, ValueError, TypeError) as error:
@@ -244,7 +250,7 @@ def remote(address: str) -> Work:
                 ): number
                 for number in left
             }
-            ready = as_completed(asked)
+            ready = as_completed(asked, loop=client.loop)
             while asked:
                 if client.status != "running":
                     raise gone
