@@ -10,6 +10,7 @@ import platform
 import sys
 import time
 from dataclasses import asdict, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -372,11 +373,12 @@ def _scaling(options: argparse.Namespace) -> None:
 
 
 def _sweep(options: argparse.Namespace) -> None:
-    columns, own = None, {}
+    own, named = None, {}
     if options.csv is not None:
         columns = open_csv(options.csv)
-        own = {"data": "csv", "file": columns.digest[:DIGEST]}
-    grid = read_grid(Path(options.grid), options.eps, **own)
+        own = partial(own_table, columns)
+        named = {"data": "csv", "file": columns.digest[:DIGEST]}
+    grid = read_grid(Path(options.grid), options.eps, **named)
     out = _folder(options.out)
     work = local(options.jobs) if options.dask is None else remote(options.dask)
     started, on_terminal, total = time.perf_counter(), sys.stderr.isatty(), len(grid)
@@ -394,7 +396,7 @@ def _sweep(options: argparse.Namespace) -> None:
         said = part
 
     try:
-        computed, refused = sweep(grid, out, work, told, columns)
+        computed, refused = sweep(grid, out, work, told, own)
     except KeyboardInterrupt:
         print(f"\nkrrviz: stopped; {kept(done, grid, out)}", file=sys.stderr)
         raise SystemExit(130) from None

@@ -6,7 +6,7 @@ import json
 import math
 import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
@@ -17,11 +17,11 @@ import numpy as np
 from jaxtyping import Float
 
 from krrviz.fan import HUGE, fan
-from krrviz.settings import Number, Settings, SettingsError, shown
-from krrviz.tables import Columns, Table, TableError
-from krrviz.tasks import own_table
+from krrviz.settings import DATASETS, MAPPED, MAX_N, Number, Settings, SettingsError, View, shown
+from krrviz.tables import Table, TableError
 
 Rows = list[dict[str, Any]]
+Own = Callable[[Settings], Table]  # a person's table, by the columns that settings choose
 
 MOST = 10_000  # cells
 EPS = Number(1e-15, 1e3)
@@ -40,13 +40,14 @@ class Course:
     """How every method's mean error went, step by step, at the full context length.
 
     ``errors[method]`` is (steps+1,); ``seconds`` are those of all methods together, ``device`` the
-    one that computed them.
+    one that computed them. Of what was refused there are no errors, and ``refusal`` says why.
     """
 
-    errors: Mapping[str, Float[np.ndarray, " times"]]
-    device: str
-    dtype: str
-    seconds: float
+    errors: Mapping[str, Float[np.ndarray, " times"]] = field(default_factory=dict)
+    device: str = ""
+    dtype: str = ""
+    seconds: float = 0.0
+    refusal: str = ""
 
 
 def course(settings: Settings, table: Table | None = None) -> Course:
@@ -85,8 +86,8 @@ def course_rows(found: Course, eps: float) -> Rows:
         first = steps[method]
         return math.inf if first is None else first, last[method]
 
-    first = min(last, key=place)
-    winner = "" if last[first] >= HUGE and steps[first] is None else first
+    first = min(last, key=place, default="")
+    winner = "" if not first or (last[first] >= HUGE and steps[first] is None) else first
     return [
         {
             "method": method,
@@ -164,30 +165,24 @@ def cell_digest(settings: Settings, eps: float) -> str:
     return _digest(f"{settings.to_query()}&eps={eps!r}")
 
 
-def cell_rows(grid: Grid, number: int, columns: Columns | None = None) -> Rows:
-    """The rows of one cell, a method each; ``columns`` is the file behind ``data=csv``.
-
-    What cannot be computed is in the column ``refusal``.
-    """
+def cell_course(grid: Grid, number: int, own: Own | None = None) -> Course:
+    """What every method reaches in one cell; ``own`` gives the table behind ``data=csv``."""
     try:
         settings = grid.settings(number)
-        table = None
-        if columns is not None and settings.data == "csv":
-            table = own_table(columns, settings)
-        rows = course_rows(course(settings, table), grid.eps)
+        table = own(settings) if own is not None and settings.data == "csv" else None
+        return course(settings, table)
     except (SettingsError, TableError) as error:
-        return refused_rows(grid, number, str(error))
-    return _laid(grid, number, rows)
+        return Course(refusal=str(error))
 
 
-def refused_rows(grid: Grid, number: int, message: str) -> Rows:
-    """The rows of a cell that was not computed."""
-    rows: Rows = [{"method": method, "refusal": message} for method in grid.methods(number)]
-    return _laid(grid, number, rows)
+def cell_rows(grid: Grid, number: int, found: Course) -> Rows:
+    """The rows of one cell, a method each: the swept values, then the columns ``FOUND``.
 
-
-def _laid(grid: Grid, number: int, rows: Rows) -> Rows:
-    """``rows`` with the swept values before them, and every column of the header."""
+    Those of a refused cell hold the values, the method and the refusal.
+    """
+    rows = course_rows(found, grid.eps)
+    if found.refusal:
+        rows = [{"method": method, "refusal": found.refusal} for method in grid.methods(number)]
     swept = [
         " ".join(value) if isinstance(value, tuple) else value
         for value in grid.values(number).values()
@@ -335,3 +330,60 @@ def _end(name: str, given: Mapping[str, Any], part: str) -> float:
     if isinstance(end, str):
         raise SettingsError(f"{name}: {part}={shown(end)} must be a number", name)
     return end
+
+
+# ---------------------------------------------------------------------------------------------
+# The page's grid
+
+FEW = 4  # prompts of a map at most
+SIDE, LONGEST = 7, 128  # values of n or the bandwidth, and the largest n
+LADDERS: Mapping[str, tuple[float, ...]] = {
+    "ridge": (1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0),
+    "steps": (4, 8, 16, 32, 64, 128, 256),
+    "segments": (8, 16, 32, 64, 128, 256, 512),
+    "sink": (0.0, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0),
+    "noise": (0.0, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0),
+    "d": (1, 2, 3, 5, 8, 12, 20),
+    "step_size": (0.03, 0.1, 0.3, 0.6, 1.0, 1.5, 2.0),
+    "seed": (0, 1, 2, 3, 4, 5, 6),
+}
+
+
+def mapped(settings: Settings, view: View, rows: int | None = None) -> Grid:
+    """The grid of two settings that a view's map shows: the second named changes fastest.
+
+    Its values do not depend on where the two settings stand; the bandwidth's lie around the data
+    set's own, and n goes as far as its ``rows`` allow. Few prompts, so that it is there in seconds.
+
+    Raises
+    ------
+    SettingsError
+        The two are one, or one of them changes nothing with these settings.
+    """
+    if view.map_x == view.map_y:
+        raise SettingsError(f"map_x and map_y are both {view.map_x}; a map has two settings")
+    for name in ("map_x", "map_y"):
+        swept = getattr(view, name)
+        if swept not in (there := movable(settings)):
+            needed = "policy=manual" if swept == "step_size" else "data=gp"
+            raise SettingsError(
+                f"{name}={swept} changes nothing without {needed}; allowed: {', '.join(there)}"
+            )
+    room = rows or DATASETS[settings.data].rows
+    most = max(2, min(LONGEST, MAX_N, LONGEST if room is None else room - settings.queries))
+    ladders = {
+        **LADDERS,
+        "bandwidth": tuple(DATASETS[settings.data].bandwidth * 2.0**k for k in range(-3, 4)),
+        "n": tuple(dict.fromkeys(round(n) for n in np.geomspace(min(4, most), most, SIDE))),
+    }
+    base = settings.but(prompts=min(FEW, settings.prompts))
+    axes = {name: ladders[name] for name in (view.map_y, view.map_x)}
+    return Grid(axes, base.to_query(), eps=view.map_eps)
+
+
+def movable(settings: Settings) -> list[str]:
+    """The settings of a map that change something."""
+    idle = {"noise", "d"} if settings.data != "gp" else set[str]()
+    if settings.policy != "manual":
+        idle.add("step_size")
+    return [name for name in MAPPED if name not in idle]

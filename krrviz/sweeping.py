@@ -21,11 +21,19 @@ from typing import Any
 import torch
 
 from krrviz.settings import SettingsError, shown
-from krrviz.sweep import Grid, Rows, cell_digest, cell_rows, refused_rows, shown_error
-from krrviz.tables import Columns
+from krrviz.sweep import (
+    Course,
+    Grid,
+    Own,
+    Rows,
+    cell_course,
+    cell_digest,
+    cell_rows,
+    shown_error,
+)
 
 # Given cells' numbers, it yields each with its rows, in any order.
-Work = Callable[[Grid, Sequence[int], Columns | None], Iterator[tuple[int, Rows]]]
+Work = Callable[[Grid, Sequence[int], Own | None], Iterator[tuple[int, Rows]]]
 # Called with the cells there are, and how many of them were refused.
 Told = Callable[[int, int], None]
 
@@ -42,7 +50,7 @@ class SweepError(RuntimeError):
 
 
 def sweep(
-    grid: Grid, folder: Path, work: Work, told: Told, columns: Columns | None = None
+    grid: Grid, folder: Path, work: Work, told: Told, own: Own | None = None
 ) -> tuple[int, int]:
     """Compute the cells that ``folder`` lacks, then write sweep.csv in the grid's order.
 
@@ -66,7 +74,7 @@ def sweep(
     told(len(texts), refused)
     try:
         left = [number for number in files if number not in texts]
-        for number, rows in work(grid, left, columns) if left else ():
+        for number, rows in work(grid, left, own) if left else ():
             texts[number] = _csv(grid.header, rows)
             file = files[number]
             if file is None or rows[0]["refusal"]:
@@ -182,14 +190,12 @@ def local(jobs: int | None = None) -> Work:
     except ImportError:
         raise SweepError(MISSING) from None
 
-    def work(
-        grid: Grid, left: Sequence[int], columns: Columns | None
-    ) -> Iterator[tuple[int, Rows]]:
+    def work(grid: Grid, left: Sequence[int], own: Own | None) -> Iterator[tuple[int, Rows]]:
         many = min(jobs or cores(), len(left))
         task, threads = delayed(_in_process), max(1, cores() // many)
         pool: Any = Parallel(n_jobs=many, return_as="generator_unordered")
         try:
-            yield from pool(task(grid, n, columns, threads, os.getpid()) for n in left)
+            yield from pool(task(grid, n, own, threads, os.getpid()) for n in left)
         except TerminatedWorkerError:
             raise SweepError("a process was killed, perhaps for want of memory") from None
         finally:
@@ -200,12 +206,12 @@ def local(jobs: int | None = None) -> Work:
 
 
 def _in_process(
-    grid: Grid, number: int, columns: Columns | None, threads: int, parent: int
+    grid: Grid, number: int, own: Own | None, threads: int, parent: int
 ) -> tuple[int, Rows]:
     if os.getpid() != parent:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
         torch.set_num_threads(threads)
-    return number, cell_rows(grid, number, columns)
+    return number, cell_rows(grid, number, cell_course(grid, number, own))
 
 
 # ---------------------------------------------------------------------------------------------
@@ -232,9 +238,7 @@ def remote(address: str) -> Work:
         raise SweepError(MISSING) from None
     gone = SweepError(f"--dask {shown(address)}: the scheduler answers no longer")
 
-    def work(
-        grid: Grid, left: Sequence[int], columns: Columns | None
-    ) -> Iterator[tuple[int, Rows]]:
+    def work(grid: Grid, left: Sequence[int], own: Own | None) -> Iterator[tuple[int, Rows]]:
         for name in ("distributed", "distributed.client"):
             logging.getLogger(name).setLevel(logging.CRITICAL)  # what is wrong we say, in one line
         try:
@@ -246,7 +250,7 @@ def remote(address: str) -> Work:
         try:
             asked = {
                 client.submit(
-                    _far, grid, number, columns, key=f"{grid.digest}-{number}", pure=False
+                    _far, grid, number, own, key=f"{grid.digest}-{number}", pure=False
                 ): number
                 for number in left
             }
@@ -262,7 +266,8 @@ def remote(address: str) -> Work:
                     try:
                         rows = _result(client, future)
                     except KilledWorker as error:
-                        rows = refused_rows(grid, number, f"its workers died: {shown_error(error)}")
+                        died = Course(refusal=f"its workers died: {shown_error(error)}")
+                        rows = cell_rows(grid, number, died)
                     except (OSError, CancelledError):
                         raise gone from None
                     except Exception as error:
@@ -275,9 +280,9 @@ def remote(address: str) -> Work:
     return work
 
 
-def _far(grid: Grid, number: int, columns: Columns | None) -> Rows:
+def _far(grid: Grid, number: int, own: Own | None) -> Rows:
     torch.set_num_threads(1)  # a worker has as many cells at a time as threads
-    return cell_rows(grid, number, columns)
+    return cell_rows(grid, number, cell_course(grid, number, own))
 
 
 def _result(client: Any, future: Any) -> Rows:

@@ -173,15 +173,15 @@ def test_a_sweep_goes_on_where_it_was_and_a_torn_file_is_no_cell(
     out = tmp_path / "out"
     arguments = ["sweep", written(tmp_path), "--out", str(out), "--eps", "0.01", "--jobs", "1"]
     asked: list[int] = []
-    wrapped = sweeping.cell_rows
+    wrapped = sweeping.cell_course
 
-    def counted(grid: Any, number: int, columns: Any) -> Any:
+    def counted(grid: Any, number: int, own: Any) -> Any:
         asked.append(number)
         if len(asked) == 4:
             raise KeyboardInterrupt
-        return wrapped(grid, number, columns)
+        return wrapped(grid, number, own)
 
-    monkeypatch.setattr(sweeping, "cell_rows", counted)
+    monkeypatch.setattr(sweeping, "cell_course", counted)
     with pytest.raises(SystemExit) as stopped:
         main(arguments)
     assert stopped.value.code == 130
