@@ -37,7 +37,7 @@ BEST, WORST = 1e-6, 1.0
 def rows(grid: Grid, found: Mapping[int, Course]) -> Frame:
     """The rows of the cells there are, a method each, with the cell's number."""
     timeless = [name for name in grid.header if name != "seconds"]
-    return pd.DataFrame(
+    made = pd.DataFrame(
         [
             {"cell": number, **row}
             for number, course in found.items()
@@ -45,6 +45,8 @@ def rows(grid: Grid, found: Mapping[int, Course]) -> Frame:
         ],
         columns=["cell", *timeless],
     ).astype({"steps_to_eps": float, "final_error": float})
+    words = ["winner", "device", "dtype", "refusal"]  # "" where a cell has none
+    return made.assign(**{name: made[name].fillna("") for name in words})
 
 
 def method_of(settings: Settings, view: View) -> str:
@@ -81,7 +83,7 @@ def _cell(row: Mapping[Any, Any], what: str, rows: Frame, grid: Grid) -> dict[st
     if row["refusal"]:
         told = f"refused: {row['refusal']}"
         return drawn | _look("refused", math.nan, "", REFUSED, told)
-    steps, error, winner = row["steps_to_eps"], row["final_error"], row["winner"] or ""
+    steps, error, winner = row["steps_to_eps"], row["final_error"], row["winner"]
     if what == "winner":
         best = rows[(rows.cell == row["cell"]) & (rows.method == winner)].to_dict("records")
         if not best:

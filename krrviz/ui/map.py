@@ -114,9 +114,9 @@ def _conditions(grid: Grid, settings: Settings, rows: Frame) -> None:
     own = ", the transformer's certified" if settings.policy != "certified" else ""
     ridge = "n · λI" if settings.ridge_scale == "per_sample" else "λI"
     solved = f"K + {ridge}" if "ridge" in grid.axes else system(settings)
-    devices = ", ".join(sorted(set(rows.device.dropna()) - {""})) or "no device"
+    devices = ", ".join(sorted(set(rows.device) - {""})) or "no device"
     depth = "" if "steps" in grid.axes else f", at most T = {settings.steps} of them"
-    refused = rows[rows.refusal.fillna("") != ""].cell.nunique()
+    refused = rows[rows.refusal != ""].cell.nunique()
     told = f" {refused} cells were refused: hatched, with ✕." if refused else ""
     st.caption(
         f"Error to {REFERENCES[settings.reference]}, mean over {base.prompts} prompts (the page "
