@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from krrviz import Settings, SettingsError, fan_frame, sweeping
+from krrviz import Settings, SettingsError, View, fan_frame, sweeping
 from krrviz.cli import main
 from krrviz.fan import fan
-from krrviz.sweep import Course, course_rows, read_grid
+from krrviz.pictures import map as pictures
+from krrviz.sweep import Course, cell_course, course_rows, mapped, read_grid
 
 BASE = "data=gp&d=1&prompts=2&queries=4&steps=12&segments=16"
 GRID = f"""
@@ -101,6 +102,24 @@ def test_the_winner_has_the_fewest_steps_then_the_lowest_error(
     rows = course_rows(course(**errors), 0.1)
     assert [row["steps_to_eps"] for row in rows] == steps
     assert {row["winner"] for row in rows} == {winner}
+
+
+def test_a_map_tells_refused_never_and_reached_cells_apart() -> None:
+    settings = Settings(data="gp", d=1, n=12, queries=1024, steps=100_000)
+    grid = mapped(settings, View())
+    refused = cell_course(grid, 0)
+    there, never = (
+        Course({m: np.array([1, 0.5, last]) for m in settings.methods}, "cpu", "float64", 0.1)
+        for last in (0.001, 0.5)
+    )
+    rows = pictures.rows(grid, {0: refused, 1: there, 5: never})
+    shown = pictures.figures(rows, grid, settings, View())["map"]
+    cells = shown.tables["cells"]
+    assert [*cells.state] == ["refused", "reached", "never"]
+    assert [*cells.label] == ["✕", "2", "never"]
+    assert [*cells.cell] == [0, 1, 5]
+    assert "would take about" in cells.told[0]
+    assert "would take about" in shown.alt
 
 
 def test_at_n_alone_the_fan_is_the_same() -> None:

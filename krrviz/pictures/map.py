@@ -63,7 +63,7 @@ def figures(rows: Frame, grid: Grid, settings: Settings, view: View) -> dict[str
     cells = [_cell(row, what, rows, grid) for row in shown.to_dict("records")]
     title = {
         "steps": f"{TITLES[method]}: steps to {eps}",
-        "winner": f"The method with the fewest steps to {eps}, or else the lowest error",
+        "winner": f"Winner: fewest steps to {eps}",
         "error": f"{TITLES[method]}: relative error to {REFERENCES[settings.reference]} at the "
         "last step",
     }[what]
@@ -119,4 +119,4 @@ def _number(error: float) -> str:
     if error >= HUGE:
         return "∞"
     short = f"{error:.2g}" if 1e-3 <= error < 100 else f"{error:.0e}"
-    return short.replace("e-0", "e-").replace("e+0", "e").replace("e+", "e").removeprefix("0")
+    return short.replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
