@@ -10,6 +10,7 @@ import platform
 import sys
 import time
 from dataclasses import asdict, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from krrviz.guarantee import guarantee
 from krrviz.machine import compute_device
 from krrviz.scaling import SWEEPS, Rows
 from krrviz.settings import DIGEST, Settings, SettingsError, View
+from krrviz.sweep import read_grid
+from krrviz.sweeping import SweepError, kept, local, remote, sweep
 from krrviz.tables import Table, TableError, open_csv
 from krrviz.tasks import own_table
 from krrviz.trained.gpt import CheckpointError, load
@@ -106,6 +109,37 @@ def main(arguments: list[str] | None = None) -> int:
     )
     scaling.set_defaults(call=_scaling)
 
+    sweeping = commands.add_parser(
+        "sweep",
+        help="compute a grid of settings, on several cores or machines",
+        description="GRID.toml may hold a link, a table [settings], and holds a table [sweep]: "
+        "each key a setting, its value a list, or {from=, to=, count=, scale='linear' or 'log'}. "
+        "Writes sweep.csv: for every cell of their product, a row for each method with the swept "
+        "values, the first step at which its mean error is at most --eps, its error at the last "
+        "step, the winner, device, dtype, seconds, and why a cell was refused. Finished cells are "
+        "kept in DIR/cells: stopped at any moment and started again, it goes on, and tries refused "
+        "cells once more.",
+        epilog=_settings_help(),
+    )
+    sweeping.add_argument("grid", metavar="GRID.toml", help="the file that describes the grid")
+    sweeping.add_argument("--out", metavar="DIR", required=True, help="folder to write into")
+    sweeping.add_argument(
+        "--eps", type=float, default=1e-3, help="relative error to reach, above 0; default 1e-3"
+    )
+    sweeping.add_argument(
+        "--csv", metavar="FILE", help="take the prompts of data=csv from this CSV file"
+    )
+    where = sweeping.add_mutually_exclusive_group()
+    where.add_argument(
+        "--jobs", metavar="J", type=int, help="processes here; default as many as cores"
+    )
+    where.add_argument(
+        "--dask",
+        metavar="SCHEDULER",
+        help="compute on the workers of this Dask scheduler, as in tcp://host:8786",
+    )
+    sweeping.set_defaults(call=_sweep)
+
     training = commands.add_parser(
         "train",
         help="train a GPT-2-style model on the task, or go on with it",
@@ -149,7 +183,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         options.call(options)
-    except (SettingsError, TableError, CheckpointError, ProbeError, OSError) as error:
+    except (SettingsError, TableError, CheckpointError, ProbeError, SweepError, OSError) as error:
         print(f"krrviz: {error}", file=sys.stderr)
         return 2
     return 0
@@ -336,6 +370,40 @@ def _scaling(options: argparse.Namespace) -> None:
         json.dumps(asdict(settings), indent=2, ensure_ascii=False) + "\n", "utf-8"
     )
     print(f"wrote {', '.join(f'{name}.csv' for name in options.only or SWEEPS)} to {out}")
+
+
+def _sweep(options: argparse.Namespace) -> None:
+    own, named = None, {}
+    if options.csv is not None:
+        columns = open_csv(options.csv)
+        own = partial(own_table, columns)
+        named = {"data": "csv", "file": columns.digest[:DIGEST]}
+    grid = read_grid(Path(options.grid), options.eps, **named)
+    out = _folder(options.out)
+    work = local(options.jobs) if options.dask is None else remote(options.dask)
+    started, on_terminal, total = time.perf_counter(), sys.stderr.isatty(), len(grid)
+    done, said = 0, -1
+
+    def told(count: int, refused: int) -> None:
+        nonlocal done, said
+        done, part = count - refused, 24 * count // total
+        line = f"{count} of {total} cells, {refused} refused, {time.perf_counter() - started:.0f} s"
+        if on_terminal:  # a bar that is drawn over itself
+            end = "\n" if count == total else ""
+            print(f"\r[{'#' * part:24}] {line} ", file=sys.stderr, end=end, flush=True)
+        elif part != said:
+            print(line, file=sys.stderr, flush=True)
+        said = part
+
+    try:
+        computed, refused = sweep(grid, out, work, told, own)
+    except KeyboardInterrupt:
+        print(f"\nkrrviz: stopped; {kept(done, grid, out)}", file=sys.stderr)
+        raise SystemExit(130) from None
+    print(
+        f"wrote {out / 'sweep.csv'}: {total} cells, {computed} of them computed now, {refused} "
+        f"refused, in {time.perf_counter() - started:.1f} s"
+    )
 
 
 def _train(options: argparse.Namespace) -> None:

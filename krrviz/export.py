@@ -23,11 +23,13 @@ from krrviz.maps import Map
 from krrviz.pictures import ablations, attention, forward, own_data, trained
 from krrviz.pictures import fan as fans
 from krrviz.pictures import guarantee as guaranteed
+from krrviz.pictures import map as mapping
 from krrviz.scaling import SWEEPS, tail
 from krrviz.settings import Settings, SettingsError, View
 from krrviz.settings import shown as said
 from krrviz.suggest import cross_validated_bandwidth, gcv_ridge, median_bandwidth
 from krrviz.surgery import errors, named
+from krrviz.sweep import cell_course, mapped
 from krrviz.tables import Table
 from krrviz.tasks import dimension, table_of
 from krrviz.trained import match as matching
@@ -93,6 +95,14 @@ def _guarantee(settings: Settings, view: View, table: Table | None, result: Fan 
     if view.topic == "looseness":
         return {"looseness": rows}
     return {} if rows.empty else {**guaranteed.SWEPT[view.topic](rows, settings)}
+
+
+def _map(settings: Settings, view: View, table: Table | None, result: Fan | None) -> Shown:
+    grid = mapped(settings, view, None if table is None else table.rows)
+    own = None if table is None else lambda chosen: table
+    found = {number: cell_course(grid, number, own) for number in range(len(grid))}
+    rows = mapping.rows(grid, found)
+    return {**mapping.figures(rows, grid, settings, view), "map_rows": rows}
 
 
 def _trained(settings: Settings, view: View, table: Table | None, result: Fan | None) -> Shown:
@@ -202,6 +212,7 @@ PAGES: Mapping[str, Callable[[Settings, View, Table | None, Fan | None], Shown]]
     "attention": _attention,
     "forward": _forward,
     "guarantee": _guarantee,
+    "map": _map,
     "trained": _trained,
     "ablations": _ablations,
     "own_data": _own_data,

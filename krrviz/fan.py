@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -24,6 +24,9 @@ from krrviz.trajectory import Solver, Trajectory, record_all
 
 PREFIXES = 12
 GRID = 101  # points a fitted curve is drawn through
+
+# Frames go into files and charts that know no infinity.
+HUGE = 1e300
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,19 +156,24 @@ def fan(
     settings: Settings,
     table: Table | None = None,
     progress: Callable[[float], None] = lambda done: None,
+    counts: Sequence[int] | None = None,
 ) -> Fan:
     """Errors of every chosen method by step and context length, one weight set for all.
 
     Prompts and prefixes run as one batch, cut only where memory asks for it; ``progress`` is
-    called with the share done between the pieces.
+    called with the share done between the pieces. ``counts`` are the context lengths, the last of
+    them N; without them there are about twelve.
 
     Raises
     ------
     SettingsError
         What the data, the device or the memory cannot give.
     """
-    check(settings, len(context_lengths(settings.n)))
-    result, notice = on_device(settings, lambda device: _fan(settings, table, progress, device))
+    counts = context_lengths(settings.n) if counts is None else counts
+    check(settings, len(counts))
+    result, notice = on_device(
+        settings, lambda device: _fan(settings, table, progress, counts, device)
+    )
     return replace(result, notices=(notice,)) if notice else result
 
 
@@ -173,9 +181,9 @@ def _fan(
     settings: Settings,
     table: Table | None,
     progress: Callable[[float], None],
+    counts: Sequence[int],
     device: torch.device,
 ) -> Fan:
-    counts = context_lengths(settings.n)
     whole = sample(settings, table)
     model = compiled(settings, table, device)
 
@@ -189,7 +197,7 @@ def _fan(
         def told(done: float, number: int = number) -> None:
             progress((number + done) / len(pieces))
 
-        problem = whole.pick((piece,)).prefixes(counts)
+        problem = whole.pick((piece,)).prefixes(list(counts))
         answer = reference(problem, settings.reference)
         power.append(answer[-1].square().flatten())
         residual = max(residual, float(problem.residual.max().nan_to_num(nan=torch.inf)))

@@ -10,7 +10,7 @@ import pandas as pd
 from jaxtyping import Float
 from torch import Tensor
 
-from krrviz.fan import Curve, Fan, fan
+from krrviz.fan import HUGE, Curve, Fan, fan
 from krrviz.forward import Product, Walk, squares
 from krrviz.heldout import EXACT, SKLEARN, HeldOut
 from krrviz.settings import Settings
@@ -34,9 +34,6 @@ REFERENCES = {"krr": "exact KRR", "noiseless": "the noiseless function", "labels
 
 # Steps that a chart holds; more of them could not be told apart.
 DRAWN = 128
-
-# Frames go into files and charts that know no infinity.
-HUGE = 1e300
 
 
 def fan_frame(settings: Settings, table: Table | None = None) -> pd.DataFrame:

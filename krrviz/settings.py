@@ -591,6 +591,10 @@ def check_rows(n: int, queries: int, rows: int, name: str) -> None:
 
 
 STATIONS = 8  # of the tour
+# What a map may have on its axes.
+MAPPED = (
+    "bandwidth", "ridge", "n", "steps", "segments", "sink", "noise", "d", "step_size", "seed"
+)  # fmt: skip
 CONTROLS = "|".join(Settings.table())
 
 
@@ -729,6 +733,28 @@ class View(Record):
     )
     fault_query: int = setting(
         1, Number(1, 1024, whole=True), "Query", "The one that is not masked as a key.", "view"
+    )
+    map_x: str = setting(
+        "bandwidth", Choice(MAPPED), "Across", "The map's setting from left to right.", "view"
+    )
+    map_y: str = setting("ridge", Choice(MAPPED), "Up", "The map's setting upwards.", "view")
+    map_of: str = setting(
+        "steps",
+        Choice(("steps", "winner", "error")),
+        "Shown",
+        "steps: how many until the mean error is within ε. winner: the method that takes the "
+        "fewest. error: at the last step.",
+        "view",
+    )
+    map_method: str = setting(
+        "transformer", Choice(METHODS), "Method", "Whose steps or error the map shows.", "view"
+    )
+    map_eps: float = setting(
+        1e-2,
+        Number(1e-15, 1e3),
+        "ε",
+        "Relative error to reach, mean over the prompts.",
+        "view",
     )
     source: str = setting(
         "upload", Choice(("upload", "paste", "click")), "Source", "Where rows come from.", "view"

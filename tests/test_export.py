@@ -40,6 +40,7 @@ CHEAP = {
     "attention": View(block=2, pin=3),
     "forward": View(block=2, part="attention", fault="quantise", fault_block=2, fault_bits=4),
     "guarantee": View(topic="spectrum"),
+    "map": View(map_x="ridge", map_y="n", map_eps=0.3),
     "trained": View(study="heads", model="full-0", layer=2),
     "ablations": View(ablation="constructed"),
     "own_data": View(),
@@ -110,7 +111,7 @@ def drawn(
             name = f"row_{shown.name}" if shown.name in again else shown.name
             seen[name] = replace(shown, values=shown.values[frames.at]) if frames else shown
 
-    for module in ("figures", "guarantee", "trained", "ablations", "own_data", "tour"):
+    for module in ("figures", "guarantee", "map", "trained", "ablations", "own_data", "tour"):
         patch.setattr(f"krrviz.ui.{module}.figures", take_figures)
     for module in ("heatmaps", "trained", "ablations", "tour"):
         patch.setattr(f"krrviz.ui.{module}.heatmaps", take_maps)

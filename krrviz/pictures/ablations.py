@@ -9,8 +9,8 @@ import pandas as pd
 
 from krrviz import laws
 from krrviz.charts import STYLES, Figure
+from krrviz.fan import HUGE
 from krrviz.findings import Frame
-from krrviz.frames import HUGE
 from krrviz.laws import Axis
 from krrviz.maps import Map
 from krrviz.trained.match import METRICS

@@ -12,8 +12,9 @@ import streamlit as st
 from krrviz import findings
 from krrviz.checkpoints import log, missing, snapshots
 from krrviz.counterparts import SCORES
+from krrviz.fan import HUGE
 from krrviz.findings import CURVES, READ_BY, Frame
-from krrviz.frames import HUGE, system
+from krrviz.frames import system
 from krrviz.pictures import ablations as pictures
 from krrviz.pictures.ablations import KERNELS, KINDS, MAIN, TRAINED_ON
 from krrviz.settings import Settings, SettingsError

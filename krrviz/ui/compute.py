@@ -7,6 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from threading import Lock
 from typing import Any, TypeVar
 
@@ -23,7 +24,7 @@ from krrviz.forward import Walk, walk
 from krrviz.guarantee import Guarantee, guarantee
 from krrviz.heldout import HeldOut, held_out
 from krrviz.laws import Frame
-from krrviz.scaling import SWEEPS, Rows, Tail, tail
+from krrviz.scaling import SWEEPS, Tail, tail
 from krrviz.settings import Settings, SettingsError
 from krrviz.suggest import (
     CrossValidation,
@@ -34,6 +35,7 @@ from krrviz.suggest import (
     median_bandwidth,
 )
 from krrviz.surgery import Fault, errors
+from krrviz.sweep import Course, Grid, cell_course
 from krrviz.tables import TableError
 from krrviz.trained.gpt import GPT, CheckpointError
 from krrviz.trained.match import Alignment, Matched, Route, Variant, align, fans, match, rivals
@@ -191,8 +193,29 @@ def swept(name: str, settings: Settings) -> Frame:
     SettingsError
         What the data, the device or the memory cannot give.
     """
-    points, key = SWEEPS[name](settings, state.table()), f"{name} {settings.to_query()}"
-    kept: dict[str, Rows] = st.session_state.setdefault("sweeps", {}).setdefault(key, {})
+    points = SWEEPS[name](settings, state.table())
+    kept = _pointwise(f"{name} {settings.to_query()}", points, settings)
+    return pd.DataFrame([row for label, _ in points for row in kept.get(label, [])])
+
+
+def mapped_out(grid: Grid, settings: Settings) -> dict[int, Course]:
+    """The cells of a map that there are, by number: stopped, it keeps them and can go on."""
+    table = state.table()
+    own = None if table is None else lambda chosen: table
+    points = [
+        (" × ".join(f"{name} = {value:.3g}" for name, value in grid.values(number).items()),
+         partial(cell_course, grid, number, own))
+        for number in range(len(grid))
+    ]  # fmt: skip
+    kept = _pointwise(f"map {' '.join(grid.axes)} {grid.link}", points, settings)
+    return {number: kept[label] for number, (label, _) in enumerate(points) if label in kept}
+
+
+def _pointwise(
+    key: str, points: Sequence[tuple[str, Callable[[], Any]]], settings: Settings
+) -> dict[str, Any]:
+    """What the points give, by label; ``key`` tells them from those of other sweeps."""
+    kept: dict[str, Any] = st.session_state.setdefault("sweeps", {}).setdefault(key, {})
     stopped = st.session_state.get("stopped") == key
     slot, started = st.empty(), time.monotonic()
     bar: list[DeltaGenerator] = []
@@ -216,7 +239,7 @@ def swept(name: str, settings: Settings) -> Frame:
         with slot.container(horizontal=True, vertical_alignment="center"):
             st.warning(f"Stopped: {len(kept)} of {len(points)} points are shown.")
             st.button("Go on", on_click=_stop, args=(None,))
-    return pd.DataFrame([row for label, _ in points for row in kept.get(label, [])])
+    return kept
 
 
 def _stop(key: str | None) -> None:
@@ -224,7 +247,7 @@ def _stop(key: str | None) -> None:
 
 
 @st.cache_data(max_entries=1024, show_spinner=False)
-def _point(key: str, _point: Callable[[], Rows]) -> Rows:
+def _point(key: str, _point: Callable[[], Any]) -> Any:
     return _point()
 
 

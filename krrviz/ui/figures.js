@@ -1,10 +1,11 @@
 // The figures panel: Vega-Lite charts that share one step. Python sends specifications and
 // columns; all that happens between two such messages happens here.
 
-export default function ({ parentElement, data, setStateValue }) {
+export default function ({ parentElement, data, setStateValue, setTriggerValue }) {
   const root = parentElement.querySelector(".figures");
   const panel = (root.panel ??= new Panel(root)); // kept over reruns: its views are updated
   panel.report = () => data.led || setStateValue("step", panel.base);
+  panel.pick = (cell) => data.picks && setTriggerValue("picked", cell);
   panel.show(data);
   return () => panel.close();
 }
@@ -265,8 +266,13 @@ class Cell {
         tooltip: (_, event, item, value) => this.tip(event, value),
       });
       const { clientWidth, clientHeight } = this.holder;
+      const { pick } = this.meta; // the column that says which cell was clicked
       ({ view: this.view } = await this.embed(this.holder, clientWidth, clientHeight, false));
       [this.structure, this.size] = [structure, null]; // it fits once its labels are measured
+      if (pick)
+        this.view.addEventListener("click", (_, item) => {
+          if (item?.datum?.[pick] !== undefined) this.panel.pick(item.datum[pick]);
+        });
       this.drawLegend();
     } else {
       for (const [name, rows] of Object.entries(this.datasets())) this.view.data(name, rows);

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -74,6 +74,7 @@ def figures(
     key: str,
     led: int | None = None,
     each: tuple[str, str] = charts.STEP,
+    on_pick: Callable[[], None] | None = None,
 ) -> None:
     """Show charts that share one step, with a scrubber, legends and downloads.
 
@@ -93,6 +94,9 @@ def figures(
         then there is no scrubber here.
     each
         What the steps are, in a word and a symbol, for the scrubber.
+    on_pick
+        If given, a cell that is clicked in a chart of cells is sent to the server, which finds its
+        number in ``st.session_state[key]["picked"]``.
     """
     pictures().update(shown)
     big = state.big()
@@ -118,8 +122,14 @@ def figures(
         "steps": steps,
         "step": led if led is not None else steps if asked == "last" else min(asked, steps),
         "led": led is not None,
+        "picks": on_pick is not None,
         "each": [each[0].capitalize(), each[1]],
         "themes": {mode: charts.theme(mode, 1.45 if big else 1) for mode in charts.INK},
         "big": big,
     }
-    panel("figures", HTML)(key=key, data=data, on_step_change=chosen)
+    panel("figures", HTML)(
+        key=key,
+        data=data,
+        on_step_change=chosen,
+        **({"on_picked_change": on_pick} if on_pick else {}),
+    )

@@ -45,6 +45,7 @@ def _pages() -> list[StreamlitPage]:
         st.Page("pages/attention.py", title="Attention = kernel"),
         st.Page("pages/forward.py", title="Forward pass"),
         st.Page("pages/guarantee.py", title="Guarantee"),
+        st.Page("pages/map.py", title="Map"),
         st.Page("pages/trained.py", title="Trained"),
         st.Page("pages/ablations.py", title="Ablations"),
         st.Page("pages/workshop.py", title="Train your own"),

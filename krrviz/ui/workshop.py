@@ -15,7 +15,7 @@ import streamlit as st
 import torch
 
 from krrviz import charts, laws
-from krrviz.frames import HUGE
+from krrviz.fan import HUGE
 from krrviz.laws import Axis
 from krrviz.trained.gpt import ATTENTIONS, LAYOUTS, CheckpointError, Shape
 from krrviz.trained.match import pooled

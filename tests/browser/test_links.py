@@ -31,6 +31,7 @@ LOOKS = {
     "attention": View(block=2, pin=3, pin_key=5),
     "forward": View(block=2, part="attention", pin=4),
     "guarantee": View(topic="spectrum"),
+    "map": View(map_of="winner", map_x="ridge", map_y="n"),
     "trained": View(study="heads", layer=3),
     "ablations": View(ablation="constructed"),
     "workshop": View(),
