@@ -15,7 +15,7 @@ from krrviz import solvers
 from krrviz.construction.predict import predict
 from krrviz.construction.transformer import Transformer
 from krrviz.construction.weights import Construction, build
-from krrviz.machine import CHUNK_BYTES, DTYPES, check, on_device, system_bytes
+from krrviz.machine import CHUNK_BYTES, DTYPES, check, on_device, prompt_bytes
 from krrviz.problem import Problem
 from krrviz.settings import Settings
 from krrviz.tables import Table
@@ -188,7 +188,7 @@ def _fan(
     model = compiled(settings, table, device)
 
     # Every prefix of as many prompts as fit: they share the prompts' kernel matrices.
-    size = max(1, int(CHUNK_BYTES / system_bytes(settings)))
+    size = max(1, int(CHUNK_BYTES / prompt_bytes(settings, len(counts))))
     pieces = torch.arange(settings.prompts).split(size)
     errors: dict[str, list[Tensor]] = {method: [] for method in settings.methods}
     power, residual = [], 0.0

@@ -125,13 +125,29 @@ class Estimate:
 
 
 def system_bytes(settings: Settings) -> float:
-    """Bytes that one prompt of one prefix length needs while it is computed."""
+    """Bytes that one prompt of one prefix length needs where every pattern is formed."""
     tokens = 1 + settings.n + settings.queries
     matrices = 3 * settings.n**2  # K, A, and its factor, always float64
     if "transformer" in settings.methods:
         matrices += 5 * tokens**2  # three patterns, and the logits of the one being made
     states = 3 * (settings.steps + 1) * tokens  # a trajectory, and its errors
     return 8.0 * (matrices + states)
+
+
+def prompt_bytes(settings: Settings, prefixes: int) -> float:
+    """Bytes that one prompt with all its prefixes needs in a fan: they share its matrices."""
+    n, tokens = settings.n, 1 + settings.n + settings.queries
+    matrices = 3.0 * n**2  # K, A, and its factor, always float64
+    if settings.ridge_scale == "per_sample" or settings.policy in ("one_over_l", "optimal"):
+        matrices += 5 * n**2  # a prefix's own, one after the other
+    if "transformer" in settings.methods:
+        if settings.dtype in ("float64", "float32"):
+            matrices += 3 * min(tokens * n, CHUNK_BYTES / 8)
+        else:
+            matrices += 5 * prefixes * tokens**2
+    # every state and answer, as they are made and together; and a stream of a few channels
+    kept = 2 * len(settings.methods) * (settings.steps + 1) + 40
+    return 8.0 * (matrices + prefixes * tokens * kept)
 
 
 def weight_bytes(segments: int, steps: int, update: str, layout: str, d: int) -> float:
@@ -143,10 +159,10 @@ def weight_bytes(segments: int, steps: int, update: str, layout: str, d: int) ->
 def estimate(settings: Settings, prefixes: int) -> Estimate:
     """Memory and time of a fan of ``prefixes`` context lengths, before anything is allocated.
 
-    Times are for about 1e9 matrix entries a second in the iterations, 1e10 operations a second
-    in factorisations: a rough guide, within a factor of a few on any laptop.
+    Times are for about 1e9 matrix entries read a second and 1e10 operations a second: a rough
+    guide, within a factor of a few on any laptop.
     """
-    one = system_bytes(settings)
+    one = prompt_bytes(settings, prefixes)
     systems = settings.prompts * prefixes
     draws = 2 * 8.0 * (settings.n + settings.queries) ** 2 if settings.data == "gp" else 0.0
     tokens = 1 + settings.n + settings.queries
@@ -158,11 +174,16 @@ def estimate(settings: Settings, prefixes: int) -> Estimate:
             settings.segments, settings.steps, settings.update, settings.layout, d
         )
     kept = 8.0 * (settings.steps + 1) * systems * len(settings.methods)  # every error, to average
-    iterations = systems * settings.steps * len(settings.methods) * (tokens**2 + 2e3 * tokens**0.5)
-    direct = systems * spectra * settings.n**3 / 3
+    matrix = settings.prompts * tokens**2
+    columns = prefixes * len(settings.methods)  # of one product with the prompt's matrix
+    step = (
+        matrix / 1e9 + 2 * matrix * columns / 1e10 + systems * len(settings.methods) * tokens / 5e7
+    )
+    own = settings.ridge_scale == "per_sample" or spectra > 1
+    direct = (systems if own else settings.prompts) * spectra * settings.n**3 / 3
     return Estimate(
-        max(one, min(one * systems, CHUNK_BYTES)) + draws + kept + weights,
-        iterations / 1e9 + direct / 1e10,
+        max(one, min(one * settings.prompts, CHUNK_BYTES)) + draws + kept + weights,
+        settings.steps * step + direct / 1e10,
     )
 
 

@@ -160,6 +160,11 @@ class Problem:
             whole=self if self.whole is None else None,
         )
 
+    def prefix(self, i: int) -> Problem:
+        """The i-th of ``prefixes`` by itself, with its own matrices."""
+        assert self.whole is not None, "these prompts are not prefixes"
+        return replace(self.whole, y=self.y[i], count=self.count[i], whole=None)
+
     # -- the linear system ------------------------------------------------------------------
 
     @cached_property
@@ -247,7 +252,7 @@ class Problem:
 
         Where r is the same for every prefix, the leading block of L is the prefix's own factor:
         LLᵀα = y is solved for all of them at once, Lz = y and then Lᵀα = z, z cut to the prefix,
-        which leaves α 0 beyond it.
+        which leaves α 0 beyond it. Otherwise each prefix has a factor of its own.
 
         Where rounding leaves A without a factor (duplicate rows and a ridge below rounding) the
         eigenvalues decide instead: K is positive semidefinite, so none of A's may lie below r.
@@ -260,7 +265,9 @@ class Problem:
                 z = torch.linalg.solve_triangular(factor, columns, upper=False)
                 z = z * self.used.movedim(0, -1)
                 return torch.linalg.solve_triangular(factor.mT, z, upper=True).movedim(-1, 0)
-        elif self.factor is not None:
+        if self.whole is not None:
+            return torch.stack([self.prefix(i).alpha_star for i in range(len(self.count))])
+        if self.factor is not None:
             return torch.cholesky_solve(self.y[..., None], self.factor)[..., 0]
         values, vectors = torch.linalg.eigh(self.A)
         coefficients = (vectors.mT @ self.y[..., None])[..., 0] / values.maximum(self.r)

@@ -200,7 +200,11 @@ def eigenvalues(
     """
     kept = _known.setdefault(problem, {})
     if (operator, sink) not in kept:
-        kept[operator, sink] = _eigenvalues(operator, problem, sink)
+        if problem.whole is None:
+            kept[operator, sink] = _eigenvalues(operator, problem, sink)
+        else:  # one after the other: together they would need the memory of all
+            each = (problem.prefix(i) for i in range(len(problem.count)))
+            kept[operator, sink] = torch.stack([_eigenvalues(operator, one, sink) for one in each])
     return kept[operator, sink]
 
 

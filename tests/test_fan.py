@@ -131,7 +131,7 @@ def test_the_same_settings_give_the_same_numbers_to_the_last_digit() -> None:
 def test_small_pieces_give_the_same_fan(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = SMALL.but(methods=METHODS)
     whole = fan(settings)
-    for size in (1, 7 * module.system_bytes(settings)):
+    for size in (1, 2 * module.prompt_bytes(settings, module.PREFIXES)):
         monkeypatch.setattr(module, "CHUNK_BYTES", size)
         pieces = fan(settings)
         assert pieces.scale == pytest.approx(whole.scale, rel=1e-12)
@@ -141,7 +141,7 @@ def test_small_pieces_give_the_same_fan(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_progress_rises_from_zero_and_stays_below_one(monkeypatch: pytest.MonkeyPatch) -> None:
     shares: list[float] = []
-    monkeypatch.setattr(module, "CHUNK_BYTES", 20 * module.system_bytes(SMALL))
+    monkeypatch.setattr(module, "CHUNK_BYTES", module.prompt_bytes(SMALL, module.PREFIXES))
     fan(SMALL, progress=shares.append)
     assert shares[0] == 0
     assert shares == sorted(set(shares))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from krrviz import PRESETS, Settings, SettingsError, fan_frame, machine
-from krrviz.machine import check, compute_device, estimate, max_memory, system_bytes
+from krrviz.machine import check, compute_device, estimate, max_memory, prompt_bytes, system_bytes
 
 PREFIXES = 12
 GIB = 2**30
@@ -110,9 +110,13 @@ def test_one_system_holds_at_least_its_matrices_and_its_trajectory() -> None:
     kernel_and_factor = 2 * 1000**2 * 8
     trajectory = 501 * 1100 * 8
     assert system_bytes(settings) >= kernel_and_factor + trajectory
+    assert prompt_bytes(settings, 3) >= kernel_and_factor + 3 * trajectory
     patterns = 3 * 1101**2 * 8
     drawn = settings.but(methods=("transformer",))
     assert system_bytes(drawn) >= kernel_and_factor + trajectory + patterns
+    assert prompt_bytes(drawn, 3) >= kernel_and_factor + 3 * trajectory + patterns / 2
+    half = prompt_bytes(drawn.but(dtype="float16"), 3)
+    assert half >= kernel_and_factor + 3 * (trajectory + patterns)
 
 
 def test_pieces_bound_the_memory_of_many_prompts() -> None:

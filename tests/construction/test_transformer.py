@@ -270,15 +270,6 @@ def test_run_is_the_dense_stack(layout: str, product: str, dtype: str) -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize("steps", [0, 6])
-@each_layout
-def test_predict_is_run_without_the_history(layout: str, steps: int) -> None:
-    _, model = built(SMALL.but(layout=layout, steps=steps))
-    full, brief = run(model, prefixes()).trajectory, predict(model, prefixes())
-    assert torch.equal(full.predictions, brief.predictions)
-    assert torch.equal(full.states, brief.states)
-
-
 @each_layout
 def test_the_answer_channel_ends_as_the_last_prediction(layout: str) -> None:
     _, model = built(SMALL.but(layout=layout))
