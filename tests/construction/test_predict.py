@@ -9,11 +9,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import krrviz.construction.predict as module
 from krrviz import Construction, Problem, Settings, SettingsError, Transformer, build, run, sample
 from krrviz.construction.predict import dense, predict
-from krrviz.settings import Settings as Chosen
 from krrviz.trajectory import Trajectory
+from krrviz.trust import RULES
 
 SMALL = Settings(data="gp", d=2, n=12, queries=5, prompts=3, steps=6, segments=16)
-UPDATES = Chosen.table()["update"].rule.options
 
 
 def made(settings: Settings) -> tuple[Transformer, Problem]:
@@ -44,7 +43,7 @@ def sparing(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("layout", ["paper", "fused"])
 @pytest.mark.parametrize("sink", [0, 0.5, "ridge"])
 @pytest.mark.parametrize("ridge_scale", ["absolute", "per_sample"])
-@pytest.mark.parametrize("update", UPDATES)
+@pytest.mark.parametrize("update", RULES)
 def test_predict_is_run(update: str, ridge_scale: str, sink: float | str, layout: str) -> None:
     for dtype, tolerance in (("float64", 1e-12), ("float32", 1e-4)):
         model, problem = made(
@@ -66,7 +65,7 @@ def test_predict_is_run_on_other_prompts(changes: dict) -> None:
 
 
 @pytest.mark.usefixtures("sparing")
-@pytest.mark.parametrize("update", UPDATES)
+@pytest.mark.parametrize("update", RULES)
 def test_tiles_give_the_same_and_hold_no_matrix(
     update: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
