@@ -17,7 +17,7 @@ TOO_MUCH = {
     "memory, on data": Settings(data="co2", n=2000, queries=200, prompts=1, steps=1),
     "time": Settings(data="gp", n=512, steps=50_000, prompts=64),
     "time of the direct solve": Settings(
-        data="gp", n=1500, steps=20, prompts=256, ridge_scale="per_sample"
+        data="gp", n=2000, steps=20, prompts=256, ridge_scale="per_sample"
     ),
 }
 ROOM = {"memory": 4.0, "memory, with many steps": 1.0, "memory, on data": 0.2}
