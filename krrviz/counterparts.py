@@ -19,8 +19,9 @@ from krrviz.construction.predict import predict
 from krrviz.construction.transformer import Attention, Block, Pattern, Stream, Transformer
 from krrviz.construction.weights import Construction, build
 from krrviz.fan import mean_error, relative_error
+from krrviz.kernel import gaussian_kernel
 from krrviz.machine import CHUNK_BYTES, check, on_device, system_bytes
-from krrviz.problem import Problem, gaussian_kernel
+from krrviz.problem import Problem
 from krrviz.settings import Settings, SettingsError
 from krrviz.spectrum import Interval
 from krrviz.tables import Table

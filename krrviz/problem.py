@@ -14,25 +14,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from krrviz.kernel import gaussian_kernel, partial_cholesky, tiled, times
 
-def gaussian_kernel(
-    a: Float[Tensor, "*batch M d"], b: Float[Tensor, "*batch N d"], bandwidth: float
-) -> Float[Tensor, "*batch M N"]:
-    """exp(−‖a_i − b_j‖²/2σ²), from the differences themselves: nothing cancels."""
-    # No distances in half precision: they are taken in float32, and the kernel is rounded.
-    wide = torch.promote_types(a.dtype, torch.float32)
-    distance = torch.cdist(a.to(wide), b.to(wide), compute_mode="donot_use_mm_for_euclid_dist")
-    return distance.div_(math.sqrt(2) * bandwidth).square_().neg_().exp_().to(a.dtype)
-
-
-def times(
-    matrix: Float[Tensor, "*batch M N"], v: Float[Tensor, "*lead N"]
-) -> Float[Tensor, "*lead M"]:
-    """``matrix`` @ v; what leads v beyond ``matrix``'s batch are columns of one product."""
-    batch = matrix.shape[:-2]
-    lead = v.shape[: v.ndim - 1 - len(batch)]
-    rows = v.reshape(-1, *batch, v.shape[-1]).movedim(0, -2)
-    return (rows @ matrix.mT).movedim(-2, 0).reshape(*lead, *batch, matrix.shape[-2])
+# Larger kernel matrices are never held: their products are taken tile by tile, and α* by conjugate
+# gradients with a factor of this rank.
+HELD_BYTES = 2**29
+RANK = 512
+ITERATIONS = 200
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,9 +212,19 @@ class Problem:
         Where the prompts are prefixes, v is cut to each, multiplied by the one K of the uncut
         prompts, and cut again: one product with the prefixes as its columns.
         """
-        if self.whole is None:
+        uncut = self.whole or self
+        if not uncut.held:
+            product = tiled(uncut.X, uncut.X, self.bandwidth, v * self.used)
+        elif self.whole is None:
             return times(self.K, v)
-        return torch.where(self.used, times(self.whole.K, v * self.used), v)
+        else:
+            product = times(uncut.K, v * self.used)
+        return torch.where(self.used, product, v)
+
+    @property
+    def held(self) -> bool:
+        """Whether K is small enough to be held."""
+        return self.y[..., 0].numel() * self.n_max**2 * self.y.element_size() <= HELD_BYTES
 
     def apply(self, alpha: Float[Tensor, "*lead N"]) -> Float[Tensor, "*lead N"]:
         """Aα = Kα + rα, for one α a prompt or more."""
@@ -248,7 +246,7 @@ class Problem:
 
     @cached_property
     def alpha_star(self) -> Float[Tensor, "*batch N"]:
-        """α* = A⁻¹y by Cholesky.
+        """α* = A⁻¹y by Cholesky; where K is not held, by conjugate gradients to its last digits.
 
         Where r is the same for every prefix, the leading block of L is the prefix's own factor:
         LLᵀα = y is solved for all of them at once, Lz = y and then Lᵀα = z, z cut to the prefix,
@@ -258,6 +256,8 @@ class Problem:
         eigenvalues decide instead: K is positive semidefinite, so none of A's may lie below r.
         ``residual`` says how good the answer is.
         """
+        if not (self.whole or self).held:
+            return self._by_gradients()
         if self.whole is not None and self.ridge_scale == "absolute":
             factor = self.whole.factor
             if factor is not None:
@@ -272,6 +272,38 @@ class Problem:
         values, vectors = torch.linalg.eigh(self.A)
         coefficients = (vectors.mT @ self.y[..., None])[..., 0] / values.maximum(self.r)
         return (vectors @ coefficients[..., None])[..., 0]
+
+    def _by_gradients(self) -> Float[Tensor, "*batch N"]:
+        """α* by conjugate gradients, preconditioned by a partial Cholesky factor of K.
+
+        K ≈ LLᵀ with N × rank L, rows of unused slots 0: M = LLᵀ + rI is inverted by
+
+            M⁻¹v = (v − L(rI + LᵀL)⁻¹Lᵀv)/r.
+        """
+        uncut = self.whole or self
+        L = partial_cholesky(uncut.X, self.bandwidth, min(RANK, self.n_max))
+        rows, eye = L * self.used[..., None], torch.eye(L.shape[-1]).to(L)
+        inner = torch.linalg.cholesky(rows.mT @ rows + self.r[..., None] * eye)
+
+        def preconditioned(v: Tensor) -> Tensor:
+            small = torch.cholesky_solve(rows.mT @ v[..., None], inner)
+            return (v - (rows @ small)[..., 0]) / self.r
+
+        alpha, residual = torch.zeros_like(self.y), self.y
+        z = direction = preconditioned(residual)
+        rz = (residual * z).sum(-1, keepdim=True)
+        goal = 10 * torch.finfo(self.y.dtype).eps * self.y.norm(dim=-1, keepdim=True)
+        for _ in range(ITERATIONS):
+            going = residual.norm(dim=-1, keepdim=True) > goal
+            if not bool(going.any()):
+                break
+            image = self.apply(direction)
+            length = torch.where(going, rz / (direction * image).sum(-1, keepdim=True), 0)
+            alpha, residual = alpha + length * direction, residual - length * image
+            z = preconditioned(residual)
+            new = (residual * z).sum(-1, keepdim=True)
+            direction, rz = z + torch.where(going, new / rz, 0) * direction, new
+        return alpha
 
     @cached_property
     def exact(self) -> Float[Tensor, "*batch Q"]:

@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
+from torch import Tensor
 
-from krrviz.problem import Problem, gaussian_kernel
+from krrviz.kernel import gaussian_kernel
+from krrviz.machine import room
+from krrviz.problem import HELD_BYTES, Problem
 from krrviz.settings import DIGEST, Settings, SettingsError, check_rows
 from krrviz.tables import Columns, Table, TableError, shipped
 
@@ -17,6 +20,8 @@ from krrviz.tables import Columns, Table, TableError, shipped
 CLUMP_SHARES, CLUMP_SPREAD = (8 / 15, 4 / 15, 2 / 15, 1 / 15), 0.05
 # Added to the drawn function's covariance: it has no Cholesky factor in float64 otherwise.
 JITTER = 1e-10
+# Of long draws: rows a block, and the variance below which a row is explained by others.
+BLOCK, SKIPPED = 512, 1e-9
 CHOICES = 20  # columns of a file that are tried where its first choice cannot be used
 
 
@@ -192,7 +197,59 @@ def _draw(
     rng: np.random.Generator, X: Float[np.ndarray, "rows d"], bandwidth: float
 ) -> Float[np.ndarray, " rows"]:
     """A zero-mean Gaussian process with the Gaussian kernel, at the rows of X."""
-    points = torch.from_numpy(X)
+    points, normal = torch.from_numpy(X), torch.from_numpy(rng.standard_normal(len(X)))
+    if 8 * len(X) ** 2 > HELD_BYTES:
+        return _long_draw(normal, points, bandwidth).numpy()
     K = gaussian_kernel(points, points, bandwidth)
     K.diagonal().add_(JITTER)
-    return (torch.linalg.cholesky(K) @ torch.from_numpy(rng.standard_normal(len(X)))).numpy()
+    return (torch.linalg.cholesky(K) @ normal).numpy()
+
+
+def _long_draw(
+    normal: Float[Tensor, " rows"], X: Float[Tensor, "rows d"], bandwidth: float
+) -> Float[Tensor, " rows"]:
+    """The same draw to about 1e-4, without the matrix: L of K + JITTER I, row by row in blocks.
+
+    A row of L is k(x, X_S)L_S⁻ᵀ and, on the diagonal, what of its variance the rows before leave.
+    Where they leave less than SKIPPED the row's own column is left out of later rows: S are those
+    kept, a few hundred of a smooth kernel.
+
+    Raises
+    ------
+    SettingsError
+        So many are kept that their factor has no room.
+    """
+    kept, factor, weights = X[:0], X.new_zeros(0, 0), normal[:0]
+    drawn = []
+    for block, z in zip(X.split(BLOCK), normal.split(BLOCK), strict=True):
+        known = gaussian_kernel(kept, block, bandwidth)
+        rows = torch.linalg.solve_triangular(factor, known, upper=False).mT
+        left = gaussian_kernel(block, block, bandwidth) - rows @ rows.mT
+        left.diagonal().add_(JITTER)
+        chosen: list[int] = []
+        columns: list[Tensor] = []
+        own = z.clone()
+        for i in range(len(block)):
+            variance = left[i, i].clamp_min(0)
+            own[i] = variance.sqrt() * z[i]
+            if float(variance) > SKIPPED:
+                column = left[:, i] / variance.sqrt()
+                column[:i] = 0
+                left -= torch.outer(column, column)
+                chosen.append(i)
+                columns.append(column)
+        new = torch.stack(columns, 1) if columns else block.new_zeros(len(block), 0)
+        value = rows @ weights + new @ z[chosen]
+        # A kept row's own term is in its column.
+        skipped = torch.ones(len(block), dtype=torch.bool)
+        skipped[chosen] = False
+        drawn.append(value + own * skipped)
+        size = len(kept) + len(chosen)
+        room(4 * 8.0 * size**2, f"n={len(X)}: the function drawn on it", "n", "data")
+        grown = factor.new_zeros(size, size)
+        grown[: len(kept), : len(kept)] = factor
+        grown[len(kept) :, : len(kept)] = rows[chosen]
+        grown[len(kept) :, len(kept) :] = new[chosen]
+        kept, factor = torch.cat([kept, block[chosen]]), grown
+        weights = torch.cat([weights, z[chosen]])
+    return torch.cat(drawn)

@@ -23,15 +23,16 @@ dense pass answers.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from krrviz.construction.transformer import Attention, Forward, Hinges, Transformer, trajectory_of
+from krrviz.kernel import times
 from krrviz.machine import CHUNK_BYTES, room
-from krrviz.problem import Problem, times
+from krrviz.problem import Problem
 from krrviz.trajectory import Trajectory
 
 # A tile of E stays in a core's cache.
@@ -102,8 +103,10 @@ class _Head:
         lowest = torch.finfo(whole.dtype)
         self.sink = sink = times(self.q, sinks @ attention.w_k.mT)
         lead = sink.ndim - self.q.ndim + 1
-        self.most = sink.amax(tuple(range(lead))) if lead else sink
-        self.most = self.most.maximum(self._by_tiles(lambda logits, part: logits.amax(-1)))
+        self.most = sink.amax(tuple(range(lead))) if lead else sink.clone()
+        for part in self._tiles():
+            largest = (self.q[..., part, :] @ self.k.mT).amax(-1)
+            self.most[..., part] = self.most[..., part].maximum(largest)
         # A key is hidden where its exponential is 0 whatever row's maximum is taken from it.
         hidden, far = keys.clone(), 3 * math.log(lowest.tiny)
         hidden[..., slots.index["mask"]] = 1
@@ -129,24 +132,17 @@ class _Head:
         """Σ_j E_ij v_j."""
         if self.E is not None:
             return times(self.E, values)
+        out = values.new_empty(*values.shape[: values.ndim - self.q.ndim + 1], *self.most.shape)
+        for rows in self._tiles():
+            tile = self.q[..., rows, :] @ self.k.mT
+            out[..., rows] = times(tile.sub_(self.most[..., rows, None]).exp_(), values)
+        return out
 
-        def part(logits: Tensor, most: Tensor) -> Tensor:
-            return times(logits.sub_(most[..., None]).exp_(), values)
-
-        return self._by_tiles(part)
-
-    def _by_tiles(self, work: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """``work`` on the logits of a few rows at a time and on what ``most`` is there."""
-        one = self.k[..., 0].numel() * self.k.element_size()
-        size = max(1, TILE_BYTES // one)
-        most = getattr(self, "most", self.q[..., 0])
-        return torch.cat(
-            [
-                work(q @ self.k.mT, m)
-                for q, m in zip(self.q.split(size, -2), most.split(size, -1), strict=True)
-            ],
-            -1,
-        )
+    def _tiles(self) -> Iterator[slice]:
+        """Rows whose logits stay in a core's cache. What is made of them is filled in place: parts
+        kept between tiles would leave the heap in pieces."""
+        size = max(1, TILE_BYTES // (self.k[..., 0].numel() * self.k.element_size()))
+        return (slice(at, at + size) for at in range(0, self.q.shape[-2], size))
 
 
 class _Packed:
