@@ -8,6 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+# Larger kernel matrices are never held: their products are taken tile by tile.
+HELD_BYTES = 2**29
+# The rank of the factor that then preconditions.
+RANK = 512
 # A tile of the kernel stays in a core's cache.
 TILE_BYTES = 2**20
 
@@ -51,11 +55,11 @@ def tiled(
 
 def partial_cholesky(
     X: Float[Tensor, "*batch N d"], bandwidth: float, rank: int
-) -> Float[Tensor, "*batch N rank"]:
+) -> Float[Tensor, "*batch N kept"]:
     """L with LLᵀ ≈ K, each column at the row that the others explain least.
 
     The residual K − LLᵀ is positive semidefinite, so its diagonal says how much is left. Columns
-    beyond what rounding can tell from 0 are 0.
+    beyond what rounding can tell from 0 are left out: L has at most ``rank``.
     """
     batch, n = X.shape[:-2], X.shape[-2]
     L = X.new_zeros(*batch, n, rank)
@@ -69,7 +73,7 @@ def partial_cholesky(
         column = column - (L[..., :k] @ row.mT)[..., 0]
         told = most > n * torch.finfo(X.dtype).eps
         if not bool(told.any()):
-            break
+            return L[..., :k]
         L[..., k] = torch.where(told, column / most.clamp_min(torch.finfo(X.dtype).tiny).sqrt(), 0)
         left = left - L[..., k].square()
     return L

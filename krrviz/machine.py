@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import torch
 
+from krrviz.kernel import HELD_BYTES, RANK
 from krrviz.settings import DATASETS, Settings, SettingsError, shown
 
 Result = TypeVar("Result")
@@ -23,6 +24,8 @@ DTYPES = {
 
 # A person waits this long for a picture at the most.
 MAX_SECONDS = 600.0
+# Columns that the factor of a long draw is expected to keep.
+LONG_DRAW = 1024
 # What many prompts and prefixes are cut into, so that memory does not grow with their number.
 CHUNK_BYTES = 2**28
 
@@ -137,8 +140,11 @@ def system_bytes(settings: Settings) -> float:
 def prompt_bytes(settings: Settings, prefixes: int) -> float:
     """Bytes that one prompt with all its prefixes needs in a fan: they share its matrices."""
     n, tokens = settings.n, 1 + settings.n + settings.queries
-    matrices = 3.0 * n**2  # K, A, and its factor, always float64
-    if settings.ridge_scale == "per_sample" or settings.policy in ("one_over_l", "optimal"):
+    held = 8 * n**2 <= HELD_BYTES
+    own = settings.policy in ("one_over_l", "optimal")  # of eigenvalues, one after the other
+    # K, A, and its factor, always float64; or what preconditions where K is not held
+    matrices = 3.0 * n**2 if held else 2.0 * RANK * n + 4 * prefixes * RANK**2
+    if own or (held and settings.ridge_scale == "per_sample"):
         matrices += 5 * n**2  # a prefix's own, one after the other
     if "transformer" in settings.methods:
         if settings.dtype in ("float64", "float32"):
@@ -164,7 +170,9 @@ def estimate(settings: Settings, prefixes: int) -> Estimate:
     """
     one = prompt_bytes(settings, prefixes)
     systems = settings.prompts * prefixes
-    draws = 2 * 8.0 * (settings.n + settings.queries) ** 2 if settings.data == "gp" else 0.0
+    rows = settings.n + settings.queries
+    drawn = 8.0 * rows**2 <= HELD_BYTES
+    draws = 2 * 8.0 * (rows**2 if drawn else LONG_DRAW * rows) if settings.data == "gp" else 0.0
     tokens = 1 + settings.n + settings.queries
     spectra = 1.0 if settings.policy in ("certified", "manual") else 60.0
     weights = 0.0
@@ -181,6 +189,11 @@ def estimate(settings: Settings, prefixes: int) -> Estimate:
     )
     own = settings.ridge_scale == "per_sample" or spectra > 1
     direct = (systems if own else settings.prompts) * spectra * settings.n**3 / 3
+    if 8 * settings.n**2 > HELD_BYTES:
+        # the kernel anew in every step, once for all classical methods; and some forty for α*
+        kinds = len({method == "transformer" for method in settings.methods})
+        step += kinds * matrix / 1e8
+        direct = 40 * matrix * (1e10 / 1e8) + (direct if spectra > 1 else 0)
     return Estimate(
         max(one, min(one * settings.prompts, CHUNK_BYTES)) + draws + kept + weights,
         settings.steps * step + direct / 1e10,

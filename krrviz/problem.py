@@ -14,12 +14,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from krrviz.kernel import gaussian_kernel, partial_cholesky, tiled, times
+from krrviz.kernel import HELD_BYTES, RANK, gaussian_kernel, partial_cholesky, tiled, times
 
-# Larger kernel matrices are never held: their products are taken tile by tile, and α* by conjugate
-# gradients with a factor of this rank.
-HELD_BYTES = 2**29
-RANK = 512
+# Where K is not held: how long is iterated for α*.
 ITERATIONS = 200
 
 
@@ -282,12 +279,20 @@ class Problem:
         """
         uncut = self.whole or self
         L = partial_cholesky(uncut.X, self.bandwidth, min(RANK, self.n_max))
-        rows, eye = L * self.used[..., None], torch.eye(L.shape[-1]).to(L)
-        inner = torch.linalg.cholesky(rows.mT @ rows + self.r[..., None] * eye)
+        eye = torch.eye(L.shape[-1]).to(L)
+
+        def square(used: Tensor) -> Tensor:
+            rows = L * used[..., None]
+            return rows.mT @ rows
+
+        squares = (
+            square(self.used) if self.whole is None else torch.stack([*map(square, self.used)])
+        )
+        inner = torch.linalg.cholesky(squares + self.r[..., None] * eye)
 
         def preconditioned(v: Tensor) -> Tensor:
-            small = torch.cholesky_solve(rows.mT @ v[..., None], inner)
-            return (v - (rows @ small)[..., 0]) / self.r
+            small = torch.cholesky_solve(times(L.mT, v)[..., None], inner)[..., 0]
+            return (v - times(L, small) * self.used) / self.r
 
         alpha, residual = torch.zeros_like(self.y), self.y
         z = direction = preconditioned(residual)

@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from krrviz.kernel import gaussian_kernel
+from krrviz.kernel import HELD_BYTES, gaussian_kernel
 from krrviz.machine import room
-from krrviz.problem import HELD_BYTES, Problem
+from krrviz.problem import Problem
 from krrviz.settings import DIGEST, Settings, SettingsError, check_rows
 from krrviz.tables import Columns, Table, TableError, shipped
 
@@ -28,7 +28,8 @@ CHOICES = 20  # columns of a file that are tried where its first choice cannot b
 def sample(settings: Settings, table: Table | None = None) -> Problem:
     """The prompts that ``settings`` describe: X (prompts, n, d), always float64 on the CPU.
 
-    Prompt p depends on the seed and p alone, and a longer context only adds tokens. ``table`` is
+    Prompt p depends on the seed and p alone, and a longer context only adds tokens (labels of
+    Gaussian process draws too large for a matrix are those of shorter ones to 1e-2). ``table`` is
     needed for ``data=csv`` and ignored otherwise.
 
     Raises
@@ -208,7 +209,7 @@ def _draw(
 def _long_draw(
     normal: Float[Tensor, " rows"], X: Float[Tensor, "rows d"], bandwidth: float
 ) -> Float[Tensor, " rows"]:
-    """The same draw to about 1e-4, without the matrix: L of K + JITTER I, row by row in blocks.
+    """A draw whose covariance is the same to 1e-7, without the matrix: L, row by row in blocks.
 
     A row of L is k(x, X_S)L_S⁻ᵀ and, on the diagonal, what of its variance the rows before leave.
     Where they leave less than SKIPPED the row's own column is left out of later rows: S are those

@@ -177,17 +177,20 @@ def attention_tolerance(c: Construction, norm: float, sink: bool = False) -> flo
 def attention_gap(model: Transformer, problem: Problem, sink: Sink = 0.0) -> float:
     """Largest |attention − P⁻¹K| on context rows of the update blocks, masked keys included.
 
+    Of large prompts the first rows are looked at, as many as have CHECKED_ENTRIES weights.
+
     P⁻¹K is taken from squared distances by log-sum-exp, sharing no code with attention; K is 0 at
     masked keys, and the sink has s/(D + s).
     """
-    used = problem.used
-    logits = torch.zeros_like(problem.X[..., :, None, 0] + problem.X[..., None, :, 0])
+    count = min(problem.n_max, max(1, CHECKED_ENTRIES // problem.n_max))
+    used, looked_at = problem.used, problem.used[..., :count]
+    logits = torch.zeros_like(problem.X[..., :count, None, 0] + problem.X[..., None, :, 0])
     for x in problem.X.unbind(-1):
-        logits -= (x[..., :, None] - x[..., None, :]).square() / (2 * problem.bandwidth**2)
+        logits -= (x[..., :count, None] - x[..., None, :]).square() / (2 * problem.bandwidth**2)
     logits = logits.masked_fill(~used[..., None, :], -torch.inf)
-    level = problem.level(sink).log()[..., None, :].expand(*used.shape, 1)
+    level = problem.level(sink).log()[..., None, :].expand(*looked_at.shape, 1)
     logits = torch.cat([level, logits], -1)
-    expected = (logits - logits.logsumexp(-1, keepdim=True)).exp()[used]
+    expected = (logits - logits.logsumexp(-1, keepdim=True)).exp()[looked_at]
     stream, context, worst = model.embed(problem), slice(1, 1 + problem.n_max), 0.0
     for attention in {block.attention for block in model.blocks[model.updates.start + 1 : -1]}:
         if attention.idle:
@@ -195,7 +198,8 @@ def attention_gap(model: Transformer, problem: Problem, sink: Sink = 0.0) -> flo
         # What no block writes is before the first block what it is at this head's own place.
         if not model.constant(attention):
             return math.inf
-        rows = attention.pattern(stream)[..., context, :].cpu().double()[used]
+        found = (stream[..., 1 : 1 + count, :] @ attention.w_q.mT) @ (stream @ attention.w_k.mT).mT
+        rows = found.softmax(-1).cpu().double()[looked_at]
         rows[..., : context.stop] -= expected
         worst = max(worst, float(rows.abs().max().nan_to_num(nan=math.inf)))
     return worst

@@ -194,9 +194,14 @@ def product_bound(
     return size * total + reach * (_ulp(c) + c.n_max / level) + underflow
 
 
+def _image(problem: Problem, rows: Float[Tensor, "*batch Q N"]) -> Float[Tensor, "*batch Q N"]:
+    """Rows times A."""
+    return problem.apply(rows.movedim(-2, 0)).movedim(0, -2)
+
+
 def _sums(c: Construction, problem: Problem, scale: Tensor | float) -> Iterator[Tensor]:
     """Σ_{k<t} ‖g_t,k(P⁻¹A)ᵀ k_a‖₁ for t = 0 … T, each (..., Q); every rule in O(T)."""
-    P, A = problem.preconditioner(c.sink)[..., None, :], problem.A
+    P = problem.preconditioner(c.sink)[..., None, :]
     steps, (momentum, step) = c.steps, (c.coefficients() or [(0.0, 0.0)])[-1]
     w = problem.k_query * (scale[..., None] if isinstance(scale, Tensor) else scale)
     old = torch.zeros_like(w)
@@ -213,7 +218,7 @@ def _sums(c: Construction, problem: Problem, scale: Tensor | float) -> Iterator[
             early = early + q**t * size
             late = q**2 * late + q**t * size
             yield 2 / (radius * (1 + q ** (2 * t))) * (early + late - q**t * size)
-            w, old = 2 * (theta * w - (w / P) @ A) / radius - old, w
+            w, old = 2 * (theta * w - _image(problem, w / P)) / radius - old, w
         return
     if c.update == "function_space":
         # f_t+1 = f_t + η(k_*ᵀ(y − g) − rf)/(D_* + q): a is f's own share, w that of g
@@ -223,7 +228,7 @@ def _sums(c: Construction, problem: Problem, scale: Tensor | float) -> Iterator[
             total = total + step * (w.abs().sum(-1) + a.abs())
             yield total
             pull = (a * step / far)[..., None] * problem.k_query
-            w = w - step * (w / P) @ A - pull
+            w = w - step * _image(problem, w / P) - pull
             a = a * (1 - step * problem.r / far)
         return
     for _ in range(steps):
@@ -231,9 +236,9 @@ def _sums(c: Construction, problem: Problem, scale: Tensor | float) -> Iterator[
         yield total
         if c.update == "nesterov":
             ahead = (1 + momentum) * w - momentum * old
-            w, old = ahead - step * (ahead / P) @ A, w
+            w, old = ahead - step * _image(problem, ahead / P), w
         else:
-            w, old = w - step * (w / P) @ A + momentum * (w - old), w
+            w, old = w - step * _image(problem, w / P) + momentum * (w - old), w
 
 
 # ---------------------------------------------------------------------------------------------

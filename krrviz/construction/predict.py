@@ -161,7 +161,8 @@ class _Packed:
         self.model, self.problem, self.used = model, problem, problem.used
         attentions = {b.attention for b in model.blocks if not b.attention.idle}
         _ensure(model.weight.dtype in (torch.float32, torch.float64))
-        _ensure(all(model.constant(attention) for attention in attentions))
+        # Another kind of attention may have other weights than softmax's.
+        _ensure(all(type(a) is Attention and model.constant(a) for a in attentions))
         # Whether query tokens take part: what the last MLP reads there may have been written.
         self.listening = bool(last.mlp.w_2.any())
         _ensure(not self.listening or last.attention.idle)
