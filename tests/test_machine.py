@@ -12,7 +12,7 @@ from krrviz.machine import check, compute_device, estimate, max_memory, prompt_b
 PREFIXES = 12
 GIB = 2**30
 TOO_MUCH = {
-    "memory": Settings(data="gp", n=16384, steps=1, prompts=1),
+    "memory": Settings(data="gp", n=8000, steps=1, prompts=1),
     "memory, with many steps": Settings(data="gp", n=64, steps=100_000, queries=1024, prompts=1),
     "memory, on data": Settings(data="co2", n=2000, queries=200, prompts=1, steps=1),
     "time": Settings(data="gp", n=512, steps=50_000, prompts=64),
@@ -20,7 +20,7 @@ TOO_MUCH = {
         data="gp", n=2000, steps=20, prompts=256, ridge_scale="per_sample"
     ),
 }
-ROOM = {"memory": 4.0, "memory, with many steps": 1.0, "memory, on data": 0.2}
+ROOM = {"memory": 1.0, "memory, with many steps": 1.0, "memory, on data": 0.2}
 
 
 MEMINFO = Path("/proc/meminfo")
