@@ -144,7 +144,7 @@ def main(arguments: list[str] | None = None) -> int:
     timing = commands.add_parser(
         "bench",
         help="print the figures and times of this machine, and write them as CSV",
-        description="Times are medians of runs in turn with the other contenders', after a warm-up. "
+        description="Times are medians of runs, contenders in turn, after a warm-up. "
         "Writes SECTION.csv for each section: " + ", ".join(SECTIONS) + ".",
     )
     timing.add_argument("--out", metavar="DIR", default=str(results()), help="default %(default)s")

@@ -18,10 +18,12 @@ from krrviz.tasks import sample
 
 RUNS = 9
 TOLERANCE = 1e-6
+GPYTORCH, COARSE = "loop over GPyTorch, CG forced (last step)", 1e-4  # peers.gpytorch_cg says why
+DEFAULT = Settings(device="cpu")
 CLASSICAL = METHODS[1:]
 
 
-def rows(settings: Settings = Settings(device="cpu"), runs: int = RUNS) -> Iterator[Row]:
+def rows(settings: Settings = DEFAULT, runs: int = RUNS) -> Iterator[Row]:
     """Exact answers, trajectories of conjugate gradients, all methods' errors; (prefix, prompt).
 
     The prompts are drawn beforehand for all but ours of all methods, which draws them itself.
@@ -75,7 +77,7 @@ def rows(settings: Settings = Settings(device="cpu"), runs: int = RUNS) -> Itera
             ("krrviz conjugate_gradient", ours_cg),
             {
                 "loop over scipy.sparse.linalg.cg": (scipy_cg, 4),
-                "loop over GPyTorch, CG forced (last step)": (
+                GPYTORCH: (
                     partial(last, peers.gpytorch_cg),
                     10,
                 ),
@@ -94,8 +96,9 @@ def rows(settings: Settings = Settings(device="cpu"), runs: int = RUNS) -> Itera
         calls = dict([ours]) | {other: call for other, (call, _) in others.items()}
         goals = {other: Goal(limit) for other, (_, limit) in others.items()}
         for row in beside("fan", name, interleaved(calls, runs), goals, apart):
-            assert row.difference is None or row.difference <= TOLERANCE, (
-                f"{row.contender}: {row.difference:.1e} from ours, {TOLERANCE:g} is allowed"
+            allowed = COARSE if row.contender == GPYTORCH else TOLERANCE
+            assert row.difference is None or row.difference <= allowed, (
+                f"{row.contender}: {row.difference:.1e} from ours, {allowed:g} is allowed"
             )
             yield row
     between = "conjugate gradients, any step in between"
