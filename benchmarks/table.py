@@ -28,7 +28,7 @@ def table(folder: Path) -> str:
     for path in sorted(folder.glob("*.csv")):
         with path.open(encoding="utf-8", newline="") as file:
             rows = [*csv.DictReader(file)]
-        if not rows or not NEEDED <= rows[0].keys():
+        if not rows or not rows[0].keys() >= NEEDED:
             continue
         for row in rows:
             machines[f"{row['cpu']}, {row['cores']} cores; {row['versions']}"] = None

@@ -15,10 +15,24 @@ from krrviz.cli import main
 from krrviz.settings import Settings
 
 ROOT = Path(__file__).parents[1]
-COLUMNS = (
-    "section name contender seconds_median seconds_min runs value unit goal met difference "
-    "cpu cores threads gpu versions"
-).split()
+COLUMNS = [
+    "section",
+    "name",
+    "contender",
+    "seconds_median",
+    "seconds_min",
+    "runs",
+    "value",
+    "unit",
+    "goal",
+    "met",
+    "difference",
+    "cpu",
+    "cores",
+    "threads",
+    "gpu",
+    "versions",
+]
 
 
 def test_every_contender_of_the_fan_gives_the_same_numbers() -> None:

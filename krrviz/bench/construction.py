@@ -99,7 +99,7 @@ def laws() -> Iterator[Row]:
         yield row("looseness, median over prompts", f"{label}, a priori", float(a_priori))
         yield row("looseness, median over prompts", f"{label}, post hoc", float(post_hoc))
     for dtype, point in precision(GP, None):
-        yield row("floor within 256 steps", dtype, min(r["error"] for r in point()))
+        yield row("floor within 256 steps", dtype, min(float(r["error"]) for r in point()))
 
 
 def page() -> Iterator[Row]:

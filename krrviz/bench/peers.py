@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -65,7 +65,7 @@ def kernel_ridge(s: System) -> np.ndarray:
     """scikit-learn's KernelRidge."""
     from sklearn.kernel_ridge import KernelRidge
 
-    model = KernelRidge(alpha=s.ridge, kernel="rbf", gamma=1 / (2 * s.bandwidth**2))
+    model = KernelRidge(alpha=cast("Any", s.ridge), kernel="rbf", gamma=1 / (2 * s.bandwidth**2))
     return model.fit(s.X, s.y).predict(s.x_query)
 
 
@@ -92,6 +92,7 @@ def linear_cg(s: System, tolerance: float, steps: int) -> np.ndarray:
             torch.from_numpy(s.y)[:, None],
             tolerance=tolerance,
             max_iter=steps,
+            max_tridiag_iter=0,
             eps=1e-30,  # by default it stops at a relative residual of about 1e-5
             stop_updating_after=GONE,
         )
@@ -117,6 +118,7 @@ def gpytorch_cg(s: System, tolerance: float, steps: int) -> np.ndarray:
         chosen.fast_computations(solves=True),
         chosen.cg_tolerance(tolerance),
         chosen.max_cg_iterations(steps),
+        chosen.max_lanczos_quadrature_iterations(1),  # no more than its iterations
     ):
         warnings.simplefilter("ignore")
         alpha = kernel(X).add_diagonal(diagonal).solve(y[:, None])

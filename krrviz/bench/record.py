@@ -118,7 +118,7 @@ def beside(
             other,
             its,
             its.median / mine.median,
-            "of our time",
+            "× our time",
             goals.get(other),
             difference(mine.result, its.result),
         )
