@@ -27,6 +27,7 @@ soak: $(VENV)/test.stamp
 	KRRVIZ_SOAK=1 $(PY) -m pytest tests/browser/test_links.py
 
 bench: $(VENV)/run.stamp
+	$(PIP) -e '.[bench]'
 	$(PY) -m krrviz bench
 
 screenshots: $(VENV)/test.stamp

@@ -15,7 +15,7 @@ from playwright.sync_api import Page, sync_playwright
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "browser"))
 from conftest import CHROMIUM, FLAGS, SETTLED, server
 
-from krrviz.bench import machine
+from krrviz.bench.record import machine
 
 RUNS = 9
 GOAL = 0.5  # seconds, for the median
@@ -59,7 +59,9 @@ def main() -> None:
         pins = [seconds(page, "[data-testid=heatmaps] canvas.cells") for _ in range(RUNS)]
         browsed = f"chromium {browser.version}, streamlit {version('streamlit')}"
         browser.close()
-    print(*machine(), browsed, "", "545 × 545 tokens, three maps, click to idle:", sep="\n")
+    print(
+        *machine().values(), browsed, "", "545 × 545 tokens, three maps, click to idle:", sep="\n"
+    )
     for name, times in (("another block", blocks), ("a pin", pins)):
         print(
             f"{name:14}  median {statistics.median(times):.3f} s  "

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from krrviz import findings
-from krrviz.bench import machine
+from krrviz.bench.record import machine
 from krrviz.frames import TITLES
 from krrviz.trained.gpt import load
 from krrviz.trained.inside import heads
@@ -29,7 +29,7 @@ def main(name: str) -> None:
     found = probe(model, task, PROMPTS)
     matched = match(found)
     took, used = time.perf_counter() - started, time.process_time() - used
-    print("\n".join(machine()), end="\n\n")
+    print(*machine().values(), sep="\n", end="\n\n")
     print(f"{name}, weights {card['sha256']}, {card['steps']} steps of training")
     print(", ".join(f"{key} {value:.4f}" for key, value in card["figures"].items()))
     print(

@@ -14,7 +14,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from krrviz.bench import machine
+from krrviz.bench.record import machine
 from krrviz.trained.gpt import GPT, Shape
 from krrviz.trained.prompts import Prompts
 from krrviz.trained.train import BETAS, CLIP, DECAY, RECIPES, Training, answered, batch_of
@@ -92,7 +92,7 @@ def main() -> None:
     ours, theirs, drawing, averaging = times
     wall, used = ([b[k] / a[k] for a, b in zip(ours, theirs, strict=True)] for k in (0, 1))
     shape = RECIPE.shape
-    print(*machine(), "", sep="\n")
+    print(*machine().values(), "", sep="\n")
     print(
         f"main-0: {shape.layers} layers, width {shape.width}, {shape.heads} heads, "
         f"{sizes[0]:,} weights; batch {RECIPE.batch}, {2 * shape.n + 1} tokens, float32, "

@@ -18,6 +18,7 @@ from typing import Any
 import pandas as pd
 
 from krrviz import export, findings
+from krrviz.bench.report import SECTIONS, bench, results
 from krrviz.construction.stored import save_construction
 from krrviz.construction.weights import Construction
 from krrviz.fan import fan
@@ -174,8 +175,17 @@ def main(arguments: list[str] | None = None) -> int:
     )
     probing.set_defaults(call=_probe)
 
-    bench = commands.add_parser("bench", help="print the figures and times of this machine")
-    bench.set_defaults(call=_bench)
+    timing = commands.add_parser(
+        "bench",
+        help="print the figures and times of this machine, and write them as CSV",
+        description="Times are medians of runs, contenders in turn, after a warm-up. "
+        "Writes SECTION.csv for each section: " + ", ".join(SECTIONS) + ".",
+    )
+    timing.add_argument("--out", metavar="DIR", default=str(results()), help="default %(default)s")
+    timing.add_argument(
+        "--only", metavar="NAME", action="append", choices=[*SECTIONS], help="may be repeated"
+    )
+    timing.set_defaults(call=_bench)
 
     # Not every terminal or pipe can write ⁻¹ or σ.
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -481,6 +491,4 @@ def _probe(options: argparse.Namespace) -> None:
 
 
 def _bench(options: argparse.Namespace) -> None:
-    from krrviz.bench import main as bench
-
-    bench()
+    bench(_folder(options.out), options.only or ())
