@@ -41,7 +41,7 @@ def settings() -> Settings:
 
 
 def answer(drawn: Settings) -> dict[str, Any]:
-    """What the figures panel is told: which sliders, which request, and what is not as it is set."""
+    """What the figures panel is told: the sliders, the request, and what is not as it is set."""
     held = st.session_state.get("held")
     told = ""
     for name, symbol in SYMBOLS.items():

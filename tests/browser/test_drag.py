@@ -5,9 +5,10 @@ from contextlib import contextmanager
 
 import pandas as pd
 from playwright.sync_api import Page, expect
-from .test_fan import FIGURES, assert_draws, eventually, linked, opened, rows, slide
 
 from krrviz import Settings, fan_frame
+
+from .test_fan import FIGURES, assert_draws, eventually, linked, opened, rows, slide
 
 Settled = Callable[[Page], None]
 SMALL = "n=24&prompts=2&steps=12&queries=8"
@@ -32,7 +33,7 @@ def drawn(page: Page) -> pd.DataFrame:
 
 def frame(settings: Settings) -> pd.DataFrame:
     whole = fan_frame(settings).query("method == 'transformer'")
-    return whole.sort_values(by=["step", "n"], ignore_index=True)[["step", "n", "error"]]
+    return whole.filter(["step", "n", "error"]).sort_values(by=["step", "n"], ignore_index=True)
 
 
 def test_the_charts_follow_every_slider_that_is_held(
