@@ -13,7 +13,8 @@ import streamlit as st
 BOXES = """
 <style>
 [data-testid="stMainBlockContainer"] { padding: 2.9rem 2.5rem 1rem; }
-.boxes { display: grid; gap: 16px; grid-template-rows: 40px 48px 36px 224px 264px; }
+[data-testid="stSidebarNav"] { display: none; } /* the files of pages/, until these have names */
+.boxes { display: grid; gap: 8px; grid-template-rows: 66px 46px 36px 224px 264px; }
 .boxes div { border-radius: 6px; background: color-mix(in srgb, currentColor 7%, transparent); }
 </style>
 <div class="boxes" role="status" aria-label="krrviz is loading">
