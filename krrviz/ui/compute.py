@@ -53,7 +53,7 @@ ENTRIES = 64
 # A computation shows that it is one after this many seconds.
 PATIENCE = 0.7
 # Estimated seconds, within which a picture can follow a slider that is held.
-QUICK = 2.0
+QUICK = 0.3
 
 
 Kept = tuple[OrderedDict[tuple[str, Settings], Any], Lock]
