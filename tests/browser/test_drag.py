@@ -1,7 +1,9 @@
 """The fan follows a slider while it is held; session and link change when it is let go."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pandas as pd
 from playwright.sync_api import Page, expect
@@ -11,6 +13,7 @@ from krrviz import Settings, fan_frame
 from .test_fan import FIGURES, assert_draws, eventually, linked, opened, rows, slide
 
 Settled = Callable[[Page], None]
+ROOT = Path(__file__).parents[2]
 SMALL = "n=24&prompts=2&steps=12&queries=8"
 NAMES = {"bandwidth": "Bandwidth", "ridge": "Ridge", "n": "Context length", "steps": "Depth"}
 
@@ -92,3 +95,50 @@ def test_let_go_where_it_stood_nothing_has_changed(page: Page, app: str, settled
 
 def _differs(page: Page, whole: pd.DataFrame) -> None:
     assert not drawn(page).equals(whole)
+
+
+# A fan that takes its time in pieces, and writes down how many of its kind are then under way.
+SLOW = """
+import time
+fan_at_once, alive = fan, []
+
+def fan(settings, table, told):
+    alive.append(settings)
+    with open("alive.txt", "a") as file:
+        print(len(alive), file=file)
+    try:
+        for piece in range(20):
+            time.sleep(0.05)
+            told(piece / 20)
+        return fan_at_once(settings, table, told)
+    finally:
+        alive.remove(settings)
+"""
+
+
+def test_of_quick_changes_the_last_wins_and_the_others_end(
+    page: Page, serve: Callable[..., str], settled: Settled, tmp_path: Path
+) -> None:
+    for part in ("krrviz", "pages", "assets", ".streamlit"):
+        shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "app.py", tmp_path)
+    with (tmp_path / "krrviz" / "ui" / "compute.py").open("a", encoding="utf-8") as module:
+        module.write(SLOW)
+    opened(page, settled, f"{serve(tmp_path)}/?{SMALL}")
+    slider = page.get_by_role("slider", name="Bandwidth")
+    slider.focus()
+    for _ in range(20):
+        slider.press("ArrowLeft")
+        page.wait_for_timeout(30)
+
+    def arrived() -> None:
+        assert f"{linked(page).bandwidth:.4g}" == slider.get_attribute("aria-valuetext")
+
+    eventually(arrived)
+    settled(page)
+    arrived()
+    assert linked(page).bandwidth < 0.1  # about twenty stops from 0.3
+    assert_draws(page, linked(page))
+    alive = [int(line) for line in (tmp_path / "alive.txt").read_text("utf-8").split()]
+    assert len(alive) > 3
+    assert max(alive) <= 2
