@@ -295,18 +295,24 @@ def _by_method(frame: pd.DataFrame) -> Iterator[tuple[tuple[str, str], pd.DataFr
 
 def _sampled(frame: Any, value: str = "error", each: str = "step") -> str:
     """Say a value at the first, the middle and the last step."""
-    rows = frame.sort_values("step").iloc[[0, len(frame) // 2, -1]].drop_duplicates("step")
-    said = [f"{e:.2g}" if math.isfinite(e) else "overflow" for e in rows[value]]
-    return ", ".join(f"{e} at {each} {t}" for e, t in zip(said, rows["step"], strict=True))
+    steps, values = frame["step"].to_numpy(), frame[value].to_numpy()
+    order = steps.argsort(kind="stable")
+    rows: dict[Any, float] = {}
+    for i in order[[0, len(order) // 2, -1]]:
+        rows.setdefault(steps[i], values[i])
+    return ", ".join(
+        f"{f'{e:.2g}' if math.isfinite(e) else 'overflow'} at {each} {t}" for t, e in rows.items()
+    )
 
 
 def _exits(frame: pd.DataFrame, domain: Domain) -> pd.DataFrame:
     """Say how far each method's curves go beyond the frame, for labels at its edges."""
     found = []
     for keys, rows in _by_method(frame):
-        error = _column(rows, "error").fillna(math.inf)
+        # Whole columns as arrays: the page draws while a slider moves, and pandas takes its time.
+        error, steps = rows["error"].fillna(math.inf).to_numpy(), rows["step"].to_numpy()
         for edge, arrow, far in ((domain[0], "↓", error.min()), (domain[1], "↑", error.max())):
-            beyond = _column(rows, "step")[error < edge if arrow == "↓" else error > edge]
+            beyond = steps[error < edge if arrow == "↓" else error > edge]
             power = (
                 f"to {far:.0e}".replace("e+", "e").replace("e-0", "e-")
                 if far < OVERFLOW
@@ -314,8 +320,11 @@ def _exits(frame: pd.DataFrame, domain: Domain) -> pd.DataFrame:
             )
             if len(beyond):
                 found.append((*keys, int(beyond.min()), edge, f"{arrow} {power}"))
-    edges = pd.DataFrame(found, columns=[*KEYS, "step", "shown", "label"]).sort_values("step")
-    return edges.assign(row=edges.groupby("shown").cumcount())  # lines often leave close together
+    found.sort(key=lambda line: line[2])
+    # Lines often leave close together: each edge's labels are numbered.
+    shown = [edge for *_, edge, _ in found]
+    rows = [(*line, shown[:i].count(line[3])) for i, line in enumerate(found)]
+    return pd.DataFrame(rows, columns=[*KEYS, "step", "shown", "label", "row"])
 
 
 def once(draw: Callable[..., Layers]) -> Callable[..., dict[str, Any]]:

@@ -61,7 +61,8 @@ def fan_rows(result: Fan) -> pd.DataFrame:
 
 def step_rows(result: Fan) -> pd.DataFrame:
     """The errors at the full context length: columns method, step, error."""
-    rows = fan_rows(result).query(f"n == {result.counts[-1]}")
+    rows = fan_rows(result)
+    rows = rows.loc[rows["n"] == result.counts[-1]]
     return rows.drop(columns="n").reset_index(drop=True)
 
 

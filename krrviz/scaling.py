@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import stats
 
 from krrviz import solvers
 from krrviz.construction.certificate import certify
@@ -194,6 +193,8 @@ def power(x: np.ndarray, y: np.ndarray) -> Power | None:
     good = np.isfinite(x) & np.isfinite(y) & (x > 0) & (y > 0)
     if good.sum() < 3 or np.ptp(np.log(x[good])) == 0:
         return None
+    from scipy import stats  # half a second: loaded where it is used
+
     fit: Any = stats.linregress(np.log(x[good]), np.log(y[good]))
     half = float(stats.t.ppf(0.975, good.sum() - 2)) * float(fit.stderr)
     return Power(float(fit.slope), float(fit.slope) - half, float(fit.slope) + half)

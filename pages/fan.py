@@ -3,9 +3,9 @@
 import streamlit as st
 
 from krrviz.pictures import fan
-from krrviz.ui import share, shell, state
+from krrviz.ui import live, share, shell, state
 from krrviz.ui.badge import badge, report
-from krrviz.ui.compute import computed, fitted_curve
+from krrviz.ui.compute import computed, fitted_curve, previewed
 from krrviz.ui.figures import figures
 
 FLOORS = (1e-3, 1e-6, 1e-9, 1e-15)
@@ -20,8 +20,22 @@ share.head(
 )
 
 result, checks = computed(settings)
-curve = fitted_curve(settings, settings.methods[0]) if result.d == 1 else None
-figures(fan.figures(result, curve, settings, view.floor), steps=settings.steps, key="fan")
+
+
+@st.fragment
+def pictures() -> None:
+    """The figures, which run alone while a slider is held."""
+    if state.view() != view:  # a step chosen here is the whole page's: its link carries it
+        st.rerun()
+    drawn, found = live.settings(), previewed(live.settings())
+    if found is None:
+        drawn, found = settings, result
+    curve = fitted_curve(drawn, drawn.methods[0]) if found.d == 1 else None
+    shown = fan.figures(found, curve, drawn, view.floor)
+    figures(shown, steps=drawn.steps, key="fan", held=live.answer(drawn))
+
+
+pictures()
 badge(settings, checks, result)
 st.session_state.floor = view.floor
 st.segmented_control(

@@ -19,11 +19,12 @@ from torch import Tensor
 from krrviz.anatomy import Anatomy, anatomy
 from krrviz.counterparts import counterpart_rows
 from krrviz.export import Shown, shown
-from krrviz.fan import Curve, Fan, curve, fan
+from krrviz.fan import Curve, Fan, context_lengths, curve, fan
 from krrviz.forward import Walk, walk
 from krrviz.guarantee import Guarantee, guarantee
 from krrviz.heldout import HeldOut, held_out
 from krrviz.laws import Frame
+from krrviz.machine import estimate
 from krrviz.scaling import SWEEPS, Tail, tail
 from krrviz.settings import Settings, SettingsError
 from krrviz.suggest import (
@@ -51,6 +52,8 @@ Fans = dict[Variant, SolverFan]
 ENTRIES = 64
 # A computation shows that it is one after this many seconds.
 PATIENCE = 0.7
+# Estimated seconds, within which a picture can follow a slider that is held.
+QUICK = 0.3
 
 
 Kept = tuple[OrderedDict[tuple[str, Settings], Any], Lock]
@@ -98,6 +101,22 @@ def computed(settings: Settings) -> tuple[Fan, list[Check]]:
     return result, checks
 
 
+def previewed(settings: Settings) -> Fan | None:
+    """The fan for a slider that is held; None where it takes too long to follow one."""
+    try:
+        table = state.table()
+        if estimate(settings, len(context_lengths(settings.n))).seconds > QUICK:
+            return None
+        return _cached("fan", settings, lambda: fan(settings, table, _abandoned))
+    except (SettingsError, TableError):
+        return None
+
+
+def _abandoned(_done: float) -> None:
+    """Between the pieces of a computation: reading the session, Streamlit ends a replaced run."""
+    st.session_state.get("held")
+
+
 @contextmanager
 def _progress(cancel: Callable[[], None], name: str = "") -> Iterator[Callable[[float], None]]:
     """A bar with a way out, once a computation has taken a while; gone when it is done.
@@ -108,7 +127,7 @@ def _progress(cancel: Callable[[], None], name: str = "") -> Iterator[Callable[[
     bar: list[DeltaGenerator] = []
 
     def told(done: float) -> None:
-        # Writing to the page is also where Streamlit abandons a run that a newer one replaces.
+        _abandoned(done)
         if bar:
             bar[0].progress(done)
         elif time.monotonic() - started > PATIENCE:

@@ -6,6 +6,7 @@ export default function ({ parentElement, data, setStateValue, setTriggerValue }
   const panel = (root.panel ??= new Panel(root)); // kept over reruns: its views are updated
   panel.report = () => data.led || setStateValue("step", panel.base);
   panel.pick = (cell) => data.picks && setTriggerValue("picked", cell);
+  panel.held.ask = (asked) => setTriggerValue("held", asked);
   panel.show(data);
   return () => panel.close();
 }
@@ -33,6 +34,7 @@ class Panel {
       this.choose(this.steps[this.slider.value]);
     };
     this.slider.onchange = () => this.report();
+    this.held = new Held(root.querySelector(".held"));
     this.button = root.querySelector(".play");
     this.button.onclick = () => {
       if (!this.timer) return this.play();
@@ -57,6 +59,7 @@ class Panel {
 
   close() {
     this.rest();
+    this.held.close();
     removeEventListener("keydown", this.escape);
     removeEventListener("krrviz-step", this.follow);
     for (const cell of this.cells.values()) cell.close();
@@ -75,6 +78,7 @@ class Panel {
         const latest = this.next;
         this.next = null;
         await this.draw(latest, embed);
+        this.held.drawn(latest.held);
       }
       problem.hidden = true;
       this.root.dataset.ready = "true";
@@ -201,6 +205,70 @@ class Panel {
   // Only the first chart of a row of facets spells out the axis they share.
   markLeftmost() {
     for (const cell of this.cells.values()) cell.signal("leftmost", cell.element.offsetLeft === 0);
+  }
+}
+
+// A slider of the sidebar, while a pointer holds it: where it stands is asked for, one request at a
+// time. What it passes meanwhile is dropped; the latest is asked for once the answer is drawn.
+class Held {
+  constructor(caption) {
+    [this.caption, this.fields, this.number] = [caption, [], 0];
+    this.moves = new MutationObserver(() => this.moved());
+    this.down = ({ target }) => this.take(target);
+    this.up = () => this.release();
+    document.addEventListener("pointerdown", this.down, true);
+    for (const end of ["pointerup", "pointercancel"]) addEventListener(end, this.up, true);
+  }
+
+  close() {
+    this.moves.disconnect();
+    document.removeEventListener("pointerdown", this.down, true);
+    for (const end of ["pointerup", "pointercancel"]) removeEventListener(end, this.up, true);
+  }
+
+  take(target) {
+    const of = (name) => target.closest?.(`.st-key-${name} [data-testid="stSlider"]`);
+    this.field = this.fields.find(of);
+    if (!this.field) return;
+    this.thumb = of(this.field).querySelector("input[type=range]");
+    this.first = this.stop = this.at();
+    this.moves.observe(this.thumb, { attributes: true, attributeFilter: ["aria-valuetext"] });
+  }
+
+  at() {
+    return Number(this.thumb.value);
+  }
+
+  moved() {
+    if (this.at() === this.stop) return;
+    this.stop = this.at();
+    this.wanted = { field: this.field, stop: this.stop };
+    this.next();
+  }
+
+  // Let go elsewhere, the slider itself sends its value; let go where it stood, it does not.
+  release() {
+    if (!this.field) return;
+    this.moves.disconnect();
+    if (this.at() !== this.first) this.wanted = null;
+    this.field = null;
+  }
+
+  next() {
+    if (!this.wanted || this.waiting) return;
+    this.waiting = ++this.number;
+    this.ask({ ...this.wanted, number: this.number });
+    this.wanted = null;
+  }
+
+  drawn(held) {
+    this.fields = held?.fields ?? [];
+    this.caption.textContent = held?.caption ?? "";
+    this.caption.hidden = !held?.caption;
+    // The whole page's answer has no number; no request is left when it comes.
+    if (held?.number && held.number !== this.waiting) return;
+    this.waiting = null;
+    this.next();
   }
 }
 

@@ -12,7 +12,7 @@ from streamlit.components.v2 import component
 from streamlit.components.v2.types import ComponentRenderer
 
 from krrviz import charts
-from krrviz.ui import state
+from krrviz.ui import live, state
 from krrviz.ui.panels import panel, pictures
 
 HTML = """
@@ -22,6 +22,7 @@ HTML = """
     <button class="play" type="button" aria-label="Play the steps">▶</button>
     <label><span></span><input type="range" min="0" value="0" step="1"></label>
   </div>
+  <output class="held" hidden></output>
   <div class="facets"></div>
   <div class="wide"></div>
   <div class="laws"></div>
@@ -75,6 +76,7 @@ def figures(
     led: int | None = None,
     each: tuple[str, str] = charts.STEP,
     on_pick: Callable[[], None] | None = None,
+    held: dict[str, Any] | None = None,
 ) -> None:
     """Show charts that share one step, with a scrubber, legends and downloads.
 
@@ -97,6 +99,9 @@ def figures(
     on_pick
         If given, a cell that is clicked in a chart of cells is sent to the server, which finds its
         number in ``st.session_state[key]["picked"]``.
+    held
+        Of a page that follows the sidebar's sliders while they are held: which of them, the
+        request that this answers, and what is drawn that is not set.
     """
     pictures().update(shown)
     big = state.big()
@@ -126,10 +131,16 @@ def figures(
         "each": [each[0].capitalize(), each[1]],
         "themes": {mode: charts.theme(mode, 1.45 if big else 1) for mode in charts.INK},
         "big": big,
+        "held": held,
     }
+
+    def followed() -> None:
+        live.hold(st.session_state[key]["held"])
+
     panel("figures", HTML)(
         key=key,
         data=data,
         on_step_change=chosen,
         **({"on_picked_change": on_pick} if on_pick else {}),
+        **({"on_held_change": followed} if held else {}),
     )

@@ -9,7 +9,7 @@ from streamlit.navigation.page import StreamlitPage
 
 from krrviz.settings import Settings
 from krrviz.tables import assets
-from krrviz.ui import glossary, own, share, sidebar, state
+from krrviz.ui import glossary, live, own, share, sidebar, state
 from krrviz.ui.figures import vega
 
 # The figure, its steps and its checks are to stand on one screen of 1440 × 900.
@@ -60,6 +60,7 @@ def run() -> None:
     page = st.navigation(_pages(), position="hidden" if st.context.is_embedded else "top")
     state.on_page(page.url_path)
     state.read_link()
+    live.release()
     st.html(STYLE)
     if state.big():
         st.html("<style>html { font-size: 21px; }</style>")

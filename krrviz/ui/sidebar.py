@@ -128,8 +128,7 @@ def _field(name: str) -> None:
             offered = [o for o in options if _offered(o)]
             st.selectbox(about.label, offered, format_func=_word, **common)
         case Number() if name in IN_SIGHT:
-            options = sorted({*_ladder(name), value})
-            st.select_slider(about.label, options, format_func=lambda v: f"{v:.4g}", **common)
+            st.select_slider(about.label, stops(name), format_func=lambda v: f"{v:.4g}", **common)
         case Number(whole=True) as rule:
             st.number_input(about.label, int(rule.low), int(rule.high), step=1, **common)
         case Number():
@@ -147,8 +146,13 @@ def _word(key: str) -> str:
     return WORDS.get(key, key)
 
 
+def stops(name: str) -> list[float]:
+    """The stops of a slider: a ladder of round numbers, and the value set."""
+    return sorted({*_ladder(name), getattr(state.settings(), name)})
+
+
 def _ladder(name: str) -> Sequence[float]:
-    """The stops of a slider: even on a logarithmic scale, whole where the field is."""
+    """Even on a logarithmic scale, whole where the field is."""
     settings = state.settings()
     if name == "bandwidth":
         return [_round(10 ** (k / 20)) for k in range(-60, 61)]
