@@ -81,7 +81,8 @@ def test_let_go_where_it_stood_nothing_has_changed(page: Page, app: str, settled
     with held(page, "Bandwidth") as move:
         move(-20)
         eventually(lambda: _differs(page, whole))
-        move(0)
+        for by in (-40, 0):  # let go while the first is under way
+            move(by)
     eventually(lambda: pd.testing.assert_frame_equal(drawn(page), whole))
     settled(page)
     assert page.url == url
