@@ -24,7 +24,7 @@ from playwright.sync_api import Page, sync_playwright
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "browser"))
 from conftest import CHROMIUM, FLAGS, ROOT, SETTLED, server
 
-from krrviz.bench import machine
+from krrviz.bench.record import machine
 
 ROUNDS = 2  # of app and floor by turns: the machine may be busy with something else for a while
 RUNS = 20
@@ -165,7 +165,10 @@ def main() -> None:
         (Path(folder) / "app.py").write_text(FLOOR, "utf-8")
         shutil.copytree(ROOT / ".streamlit", Path(folder) / ".streamlit")
         browser = playwright.chromium.launch(executable_path=chromium, args=list(FLAGS))
-        told = [*machine(), f"chromium {browser.version}, streamlit {version('streamlit')}"]
+        told = [
+            *machine().values(),
+            f"chromium {browser.version}, streamlit {version('streamlit')}",
+        ]
         told.append(f"load {os.getloadavg()[1]:.1f} before")
         with server(Path(folder)) as bare:
             found = {name: {what: [] for what in MEASURED} for name in ("krrviz", "floor")}

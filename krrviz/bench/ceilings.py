@@ -10,6 +10,7 @@ import torch
 
 from krrviz.bench.large import prompts
 from krrviz.bench.record import Goal, Row, interleaved
+from krrviz.construction.predict import Packed
 from krrviz.construction.weights import Construction, build
 from krrviz.settings import Settings
 
@@ -23,18 +24,19 @@ GP = Settings(data="gp", d=2, bandwidth=0.5, ridge=0.1, device="cpu", prompts=1)
 def rows(attention: int = ATTENTION, matrix: int = MATRIX, runs: int = RUNS) -> Iterator[Row]:
     """Attention's exponentials beside torch.exp, Aα's bytes beside a copy's, Cholesky beside mm.
 
-    Attention is one head from stream to what it writes: tokens² exponentials, and all the rest of
-    its time. Aα reads N² numbers; a copy reads and writes. A factorisation is n³/3 operations, a
-    product 2n³.
+    Attention is one head's sums as the streaming pass forms them: N² exponentials, with the dot
+    products before and the sums after them. Aα reads N² numbers; a copy reads and writes. A
+    factorisation is n³/3 operations, a product 2n³.
     """
-    model = build(Construction.from_settings(GP.but(n=attention)))
-    stream = model.embed(prompts(attention))
-    head = next(block.attention for block in model.blocks if not block.attention.idle)
+    problem = prompts(attention)
+    packed = Packed(build(Construction.from_settings(GP.but(n=attention))), problem)
+    head = next(iter(packed.heads.values()))
+    head.E = None  # so that its exponentials are formed tile by tile, as those of long prompts are
     small = torch.rand(IN_CACHE * torch.get_num_threads(), dtype=torch.float64)
     out = torch.empty_like(small)
     yield from share(
         f"exponentials/s of attention, N={attention}",
-        ("krrviz attention", lambda: head(stream), stream.shape[-2] ** 2),
+        ("krrviz attention", lambda: head.summed(problem.y), attention**2),
         ("torch.exp in cache", lambda: torch.exp(small, out=out), len(small)),
         runs,
     )

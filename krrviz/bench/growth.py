@@ -22,7 +22,7 @@ from krrviz.machine import max_memory
 
 RUNS = 3
 N, STEPS, PROMPTS = (1024, 2048, 4096), (32, 64, 128, 256), (4, 8, 16, 32)
-MEMORY, MEMORY_STEPS = (4096, 8192, 16384), 4
+MEMORY, MEMORY_STEPS = (6144, 10240, 16384), 4  # beyond what is held
 
 
 def rows(

@@ -54,7 +54,7 @@ def predict(model: Transformer, problem: Problem, progress: Told = lambda done: 
         The dense pass is needed and its patterns need more memory than there is.
     """
     try:
-        return _Packed(model, problem.to(model.weight.device, model.weight.dtype)).run(progress)
+        return Packed(model, problem.to(model.weight.device, model.weight.dtype)).run(progress)
     except _NeedsAllError:
         return dense(model, problem, progress)
 
@@ -89,10 +89,10 @@ def _ensure(holds: bool) -> None:
         raise _NeedsAllError
 
 
-class _Head:
+class Head:
     """One attention on rows that all prefixes share: E, the sink's e, and their sums."""
 
-    def __init__(self, attention: Attention, packed: _Packed, rows: slice) -> None:
+    def __init__(self, attention: Attention, packed: Packed, rows: slice) -> None:
         whole, sinks, used = packed.whole, packed.sinks, packed.used
         context = slice(1, 1 + used.shape[-1])
         slots = packed.model.slots
@@ -118,7 +118,7 @@ class _Head:
         if self.most.numel() * used.shape[-1] * whole.element_size() <= CHUNK_BYTES:
             self.E = (self.q @ self.k.mT).sub_(self.most[..., None]).exp_()
         self.e = (sink - self.most).exp()
-        self.sums = self._sum(used.to(whole)) + self.e
+        self.sums = self.summed(used.to(whole)) + self.e
         # Terms lost to underflow are then below rounding.
         _ensure(bool((self.sums > lowest.tiny / lowest.eps).all()))
 
@@ -126,9 +126,9 @@ class _Head:
         self, context: Float[Tensor, "*lead N"], sink: Float[Tensor, "*lead"]
     ) -> Float[Tensor, "*lead rows"]:
         """The average of values at the used context, 0 elsewhere, and at the sink."""
-        return (self._sum(context) + self.e * sink[..., None]) / self.sums
+        return (self.summed(context) + self.e * sink[..., None]) / self.sums
 
-    def _sum(self, values: Float[Tensor, "*lead N"]) -> Float[Tensor, "*lead rows"]:
+    def summed(self, values: Float[Tensor, "*lead N"]) -> Float[Tensor, "*lead rows"]:
         """Σ_j E_ij v_j."""
         if self.E is not None:
             return times(self.E, values)
@@ -145,7 +145,7 @@ class _Head:
         return (slice(at, at + size) for at in range(0, self.q.shape[-2], size))
 
 
-class _Packed:
+class Packed:
     """A forward call over the tokens that matter: the stream is (channels, tokens of all prompts).
 
     whole : the uncut prompts as embedded; sinks : each prefix's sink token
@@ -180,7 +180,7 @@ class _Packed:
         self.stream = stream[..., :tokens, :][live].mT.contiguous()
         self.hinges = {mlp: Hinges(mlp) for mlp in {block.mlp for block in model.blocks}}
         self.heads = {
-            attention: _Head(attention, self, slice(1, tokens))
+            attention: Head(attention, self, slice(1, tokens))
             for attention in {b.attention for b in model.blocks[:-1] if not b.attention.idle}
         }
         self.own = {attention: self._sink_row(attention) for attention in self.heads}
@@ -210,7 +210,7 @@ class _Packed:
         if self.listening:
             answers = values[..., 1 + n :]
         else:
-            head = _Head(last.attention, self, slice(1 + n, None))
+            head = Head(last.attention, self, slice(1 + n, None))
             found = head(values[..., 1 : 1 + n], values[..., 0])
             answers = torch.einsum("h,th...->t...", last.attention.w_o[slots.index["f"]], found)
         return trajectory_of(list(zip(answers, state, strict=True)))
