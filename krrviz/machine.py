@@ -148,7 +148,7 @@ def prompt_bytes(settings: Settings, prefixes: int) -> float:
         matrices += 5 * n**2  # a prefix's own, one after the other
     if "transformer" in settings.methods:
         if settings.dtype in ("float64", "float32"):
-            matrices += 3 * min(tokens * n, CHUNK_BYTES / 8)
+            matrices += 3 * tokens * n if 8 * tokens * n <= CHUNK_BYTES else 0
         else:
             matrices += 5 * prefixes * tokens**2
     # every state and answer, as they are made and together; and a stream of a few channels

@@ -207,7 +207,7 @@ def test_parameters_are_refused_by_name(given: dict, message: str) -> None:
 
 def test_memory_is_refused_before_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y, queries = data()
-    monkeypatch.setenv("KRRVIZ_MAX_MEMORY", "0.003")
+    monkeypatch.setenv("KRRVIZ_MAX_MEMORY", "0.0012")
     model = TransformerKRR().fit(X, y)
     assert model.predict(queries).shape == (25,)
     with pytest.raises(SettingsError, match=r"need about .* GiB but 0\.0 GiB are allowed"):

@@ -214,7 +214,8 @@ def test_scripts_write_the_same_files_alone(
         assert {path.name for path in (tmp_path / page).glob("*.csv")} == files
         for name in files:
             assert (tmp_path / page / name).read_bytes() == (written / page / name).read_bytes()
-            ET.parse((tmp_path / page / name).with_suffix(".svg"))
+            if name != "map_rows.csv":  # a table
+                ET.parse((tmp_path / page / name).with_suffix(".svg"))
 
 
 def test_a_script_of_a_persons_file_takes_its_path(tmp_path: Path) -> None:
