@@ -314,8 +314,8 @@ BAD_LINKS = {
         "noise=inf must be",
         "bandwidth=**x** must be",
     ),
-    "data=gp&n=16384&prompts=1": ("GiB are allowed",),
-    "steps=100000": ("s are allowed",),
+    "data=gp&n=16384&prompts=64": ("s are allowed",),
+    "steps=100000&prompts=64": ("are allowed",),
 }
 
 
