@@ -66,17 +66,17 @@ def _controls(settings: Settings, view: View) -> None:
     for place, name, other in zip(places, ("map_x", "map_y"), ("map_y", "map_x"), strict=False):
         with place:
             _axis(settings, name, other)
-    with places[2]:
-        st.session_state["map method"] = pictures.method_of(settings, view)
-        st.selectbox(
-            "Method",
-            settings.methods,
-            key="map method",
-            format_func=lambda method: TITLES[method],
-            on_change=lambda: state.look(map_method=st.session_state["map method"]),
-            disabled=view.map_of == "winner",
-            help=View.table()["map_method"].help,
-        )
+    if view.map_of != "winner":
+        with places[2]:
+            st.session_state["map method"] = pictures.method_of(settings, view)
+            st.selectbox(
+                "Method",
+                settings.methods,
+                key="map method",
+                format_func=lambda method: TITLES[method],
+                on_change=lambda: state.look(map_method=st.session_state["map method"]),
+                help=View.table()["map_method"].help,
+            )
     with places[3]:
         rungs = sorted({*LADDER, view.map_eps}, reverse=True)
         control("map_eps", "select_slider", rungs, lambda eps: f"{eps:g}", label="Error ε")
