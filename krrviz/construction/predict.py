@@ -30,13 +30,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from krrviz.construction.transformer import Attention, Forward, Hinges, Transformer, trajectory_of
-from krrviz.kernel import times
+from krrviz.kernel import TILE_BYTES, times
 from krrviz.machine import CHUNK_BYTES, room
 from krrviz.problem import Problem
 from krrviz.trajectory import Trajectory
-
-# A tile of E stays in a core's cache.
-TILE_BYTES = 2**20
 
 Told = Callable[[float], None]
 
@@ -96,12 +93,11 @@ class Head:
         whole, sinks, used = packed.whole, packed.sinks, packed.used
         context = slice(1, 1 + used.shape[-1])
         slots = packed.model.slots
-        self.attention, self.used = attention, used
         self.q = whole[..., rows, :] @ attention.w_q.mT
         keys = whole[..., context, :]
         self.k = keys @ attention.w_k.mT
         lowest = torch.finfo(whole.dtype)
-        self.sink = sink = times(self.q, sinks @ attention.w_k.mT)
+        sink = times(self.q, sinks @ attention.w_k.mT)
         lead = sink.ndim - self.q.ndim + 1
         self.most = sink.amax(tuple(range(lead))) if lead else sink.clone()
         for part in self._tiles():

@@ -95,7 +95,7 @@ class Largest(TorchDispatchMode):
         return out
 
 
-def test_keys_that_are_not_hidden_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_that_are_not_hidden_are_read() -> None:
     model, problem = made(SMALL)
     intact = predict(model, problem)
     open_ = copy.deepcopy(model)
