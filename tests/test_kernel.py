@@ -64,6 +64,7 @@ def test_without_the_matrix_everything_is_the_same(
     expected = {method: solve(held, method, 12) for method in SOLVERS}
     with monkeypatch.context() as patched:
         patched.setattr(problem_module, "HELD_BYTES", 0)
+        patched.setattr(kernel, "TILE_BYTES", 8 * 2 * 150 * 7)  # seven rows
         patched.setattr(problem_module, "RANK", 30)  # so that iterating is needed
         found = {method: solve(unheld, method, 12) for method in SOLVERS}
         exact, residual = unheld.exact, unheld.residual
@@ -72,8 +73,8 @@ def test_without_the_matrix_everything_is_the_same(
         assert unheld.whole is not None
         assert "K" not in unheld.whole.__dict__
     for method, run in expected.items():
-        # Conjugate gradients carry rounding on.
-        loose = 1e-6 if "conjugate" in method else 1e-12
+        # Conjugate gradients carry rounding on: 2e-13 was seen.
+        loose = 1e-11 if "conjugate" in method else 1e-12
         size = float(run.predictions.abs().max())
         gap = (found[method].predictions - run.predictions).abs().max()
         assert float(gap) <= loose * size
