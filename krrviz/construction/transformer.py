@@ -13,6 +13,7 @@ from typing import cast
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from krrviz.construction.slots import Slots
 from krrviz.problem import Problem
@@ -74,32 +75,46 @@ class Hinges:
 
         Σ_{h ≤ k} v_h (s − t_h) = s·V_k − T_k,   V_k = Σ_{h ≤ k} v_h,   T_k = Σ_{h ≤ k} v_h t_h,
 
-    so one binary search replaces all of them. The dense module stays the definition.
+    so one search replaces all of them; where the thresholds lie at equal distances, a division.
+    The dense module stays the definition.
     """
 
     def __init__(self, mlp: MLP) -> None:
+        self.channels: list[int] = []
         w_1, b_1, w_2 = mlp.w_1.double(), mlp.b_1.double(), mlp.w_2.double()
         rows, group, size = torch.unique(w_1, dim=0, return_inverse=True, return_counts=True)
-        crowd = torch.nonzero(size > 4).flatten().tolist()
-        lone = ~torch.isin(group, torch.tensor(crowd, device=group.device, dtype=group.dtype))
+        crowds = torch.nonzero(size > 4).flatten().tolist()
+        lone = ~torch.isin(group, torch.tensor(crowds, device=group.device, dtype=group.dtype))
         like = mlp.w_1
         # s·V_k − T_k cancels, as a sum of positive terms does not: half precision is widened.
         self.wide = wide = torch.promote_types(like.dtype, torch.float32)
         lone &= w_2.any(0)
         self.rest = MLP(mlp.w_1[lone], mlp.b_1[lone], mlp.w_2[:, lone]) if lone.any() else None
-        self.directions = rows[crowd].to(like)
-        self.pieces = []
-        for g in crowd:
+        # One function for every channel that a crowd writes to. All have as many thresholds as
+        # the largest crowd; those beyond their own are never reached.
+        most = max((int(size[g]) for g in crowds), default=0)
+        functions = []
+        for g in crowds:
             on = torch.nonzero(group == g).flatten()
+            spare = most - len(on)
             threshold, order = (-b_1[on]).sort()
-            slopes = w_2[:, on[order]]
-            written = slopes.any(1).nonzero().flatten()
-            slopes = slopes[written]
-            sums = [
-                torch.cat([torch.zeros_like(value[:, :1]), value.cumsum(1)], 1).to(wide)
-                for value in (slopes, slopes * threshold)
-            ]
-            self.pieces.append((threshold.to(wide), *sums, written.tolist()))
+            for channel in w_2[:, on].any(1).nonzero().flatten().tolist():
+                v = w_2[channel, on[order]]
+                sums = [pad(x, (1, spare)).cumsum(0) for x in (v, v * threshold)]
+                functions.append((rows[g], pad(threshold, (0, spare), value=torch.inf), *sums))
+                self.channels.append(channel)
+        if not functions:
+            return
+        directions, thresholds, slopes, offsets = map(torch.stack, zip(*functions, strict=True))
+        self.directions, self.thresholds = directions.to(like), thresholds.to(wide)
+        # The functions' tables end to end.
+        self.slopes, self.offsets = (x.to(wide).flatten() for x in (slopes, offsets))
+        self.starts = (most + 1) * torch.arange(len(functions), device=w_1.device)[:, None]
+        # The functions are continuous: within rounding of a threshold either side will do.
+        first, gap = thresholds[:, :1], (thresholds[:, -1:] - thresholds[:, :1]) / (most - 1)
+        off = (first + gap * torch.arange(most, device=w_1.device) - thresholds).abs()
+        even = off <= 2 * torch.finfo(like.dtype).eps * thresholds.abs().amax(1, keepdim=True)
+        self.even = (first.to(wide), gap.to(wide)) if bool(even.all() and gap.all()) else None
 
     def __call__(self, stream: Stream) -> Stream:
         """What the layer adds to the stream."""
@@ -115,15 +130,28 @@ class Hinges:
 
         A channel's values lie together here.
         """
-        sums = (self.directions @ stream).to(self.wide)
+        sums = self._sums(stream)
         if self.rest is not None:
             # W_2 relu(W_1 h + b_1), token by column
             hidden = torch.addmm(self.rest.b_1[:, None], self.rest.w_1, stream).relu_()
             to.addmm_(self.rest.w_2, hidden)
-        for s, (threshold, slope, offset, written) in zip(sums, self.pieces, strict=True):
-            k = torch.searchsorted(threshold, s)
-            for channel, v, t in zip(written, slope, offset, strict=True):
-                to[channel] += (s * v[k] - t[k]).to(to)
+        for channel, value in zip(self.channels, sums, strict=True):
+            to[channel] += value.to(to)
+
+    def _sums(self, stream: Float[Tensor, "channels tokens"]) -> Sequence[Tensor]:
+        """What each function makes of each token."""
+        if not self.channels:
+            return ()
+        s = (self.directions @ stream).to(self.wide)
+        if self.even is None:
+            k = torch.searchsorted(self.thresholds, s)
+        else:
+            first, gap = self.even
+            k = ((s - first) / gap).ceil_().clamp_(0, self.thresholds.shape[1]).nan_to_num_().long()
+        at = (k + self.starts).flatten()
+        # index_select is several times as fast as slopes[at].
+        slope, offset = (x.index_select(0, at).view_as(s) for x in (self.slopes, self.offsets))
+        return s.mul_(slope).sub_(offset).unbind()
 
 
 class Block(nn.Module):
