@@ -7,7 +7,6 @@ begins at the key or at the slider's new stop, and ends at the first frame with 
 Writes benchmarks/results/browser.csv.
 """
 
-import csv
 import os
 import shutil
 import statistics
@@ -24,12 +23,14 @@ from playwright.sync_api import Page, sync_playwright
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "browser"))
 from conftest import CHROMIUM, FLAGS, ROOT, SETTLED, server
 
-from krrviz.bench.record import machine
+from krrviz.bench.record import Goal, Row, Times, machine
+from krrviz.bench.report import table, write
 
 ROUNDS = 2  # of app and floor by turns: the machine may be busy with something else for a while
 RUNS = 20
 STEADY = 5000  # milliseconds of steady dragging
-GOAL, RATIO = 150, 1.5  # milliseconds of 95 % of the moves of a held slider; over the floor
+# Milliseconds of 95 % of the moves of a held slider; medians over the floor's.
+GOAL, RATIO = Goal(150, at_least=False), Goal(1.5, at_least=False)
 
 FLOOR = f"""
 import gc, sys
@@ -166,11 +167,8 @@ def main() -> None:
         (Path(folder) / "app.py").write_text(FLOOR, "utf-8")
         shutil.copytree(ROOT / ".streamlit", Path(folder) / ".streamlit")
         browser = playwright.chromium.launch(executable_path=chromium, args=list(FLAGS))
-        told = [
-            *(f"{name} {value}" for name, value in machine().items()),
-            f"chromium {browser.version}, streamlit {version('streamlit')}",
-            f"load {os.getloadavg()[0]:.1f} before",
-        ]
+        about = machine() | {"gpu": f"none used; load {os.getloadavg()[0]:.1f} before"}
+        about["versions"] += f", chromium {browser.version}, streamlit {version('streamlit')}"
         with server(Path(folder)) as bare:
             found = {name: {what: [] for what in MEASURED} for name in ("krrviz", "floor")}
             for number in range(ROUNDS):
@@ -180,20 +178,17 @@ def main() -> None:
                         found[name][what] += times
                     page.close()
         browser.close()
-    path = ROOT / "benchmarks" / "results" / "browser.csv"
-    with path.open("w", encoding="utf-8", newline="") as file:
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow(["what", "app", "runs", "min_ms", "median_ms", "p95_ms", "ratio", "on"])
-        for what in MEASURED:
-            floor = statistics.median(found["floor"][what])
-            for name in ("krrviz", "floor"):
-                times = found[name][what]
-                middle = statistics.median(times)
-                late = statistics.quantiles(times, n=20)[-1]
-                row = [f"{at:.0f}" for at in (min(times), middle, late)]
-                ratio = f"{middle / floor:.2f}"  # of the medians
-                table.writerow([what, name, len(times), *row, ratio, "; ".join(told)])
-    print(path.read_text("utf-8"), f"goals: held, p95 below {GOAL} ms; ratios up to {RATIO}")
+    rows = []
+    for what in MEASURED:
+        ours, floor = (Times(tuple(t / 1e3 for t in found[a][what]), None) for a in found)
+        for app, times in (("krrviz", ours), ("floor", floor)):
+            late = statistics.quantiles(times.seconds, n=20)[-1] * 1e3
+            goal = GOAL if what == "held" and times is ours else None
+            rows.append(Row("browser", what, app, times, late, "ms, p95", goal))
+        ratio = ours.median / floor.median
+        rows.append(Row("browser", what, "krrviz over floor", None, ratio, "of medians", RATIO))
+    write(ROOT / "benchmarks" / "results" / "browser.csv", rows, about)
+    print(table([row.cells() for row in rows]))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,11 @@
 """krrviz: a softmax transformer with hand-built weights solves kernel ridge regression."""
 
+import os
+
+# Threads that wait for work are to sleep: others share the cores. Torch's OpenMP reads this once,
+# when it is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 from typing import TYPE_CHECKING
 
 from krrviz.construction.certificate import Certificate, certify, construction_for

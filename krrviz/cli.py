@@ -9,6 +9,8 @@ import math
 import platform
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from importlib.metadata import version
@@ -28,8 +30,8 @@ from krrviz.machine import compute_device
 from krrviz.scaling import SWEEPS, Rows
 from krrviz.settings import DIGEST, Settings, SettingsError, View
 from krrviz.sweep import read_grid
-from krrviz.sweeping import SweepError, kept, local, remote, sweep
-from krrviz.tables import Table, TableError, open_csv
+from krrviz.sweeping import SweepError, local, remote, sweep
+from krrviz.tables import MAX_ROWS, Table, TableError, open_csv
 from krrviz.tasks import own_table
 from krrviz.trained.gpt import CheckpointError, load
 from krrviz.trained.match import match
@@ -383,37 +385,62 @@ def _scaling(options: argparse.Namespace) -> None:
 
 
 def _sweep(options: argparse.Namespace) -> None:
-    own, named = None, {}
-    if options.csv is not None:
+    if options.csv is None:
+        grid, own = read_grid(Path(options.grid), options.eps), None
+    else:
         columns = open_csv(options.csv)
-        own = partial(own_table, columns)
         named = {"data": "csv", "file": columns.digest[:DIGEST]}
-    grid = read_grid(Path(options.grid), options.eps, **named)
+        grid = read_grid(Path(options.grid), options.eps, **named)
+        if len(columns.numbers) == MAX_ROWS:  # perhaps of more, drawn by a seed
+            if "seed" in grid.axes:
+                raise SettingsError(
+                    f"seed draws the rows of --csv {options.csv}, which has {MAX_ROWS} or more; "
+                    "it cannot be swept, too"
+                )
+            seed = grid.fixed.get("seed", Settings.from_query(grid.link).seed)
+            columns = open_csv(options.csv, seed)
+        own = partial(own_table, columns)
     out = _folder(options.out)
     work = local(options.jobs) if options.dask is None else remote(options.dask)
-    started, on_terminal, total = time.perf_counter(), sys.stderr.isatty(), len(grid)
-    done, said = 0, -1
-
-    def told(count: int, refused: int) -> None:
-        nonlocal done, said
-        done, part = count - refused, 24 * count // total
-        line = f"{count} of {total} cells, {refused} refused, {time.perf_counter() - started:.0f} s"
-        if on_terminal:  # a bar that is drawn over itself
-            end = "\n" if count == total else ""
-            print(f"\r[{'#' * part:24}] {line} ", file=sys.stderr, end=end, flush=True)
-        elif part != said:
-            print(line, file=sys.stderr, flush=True)
-        said = part
-
+    started, total = time.perf_counter(), len(grid)
     try:
-        computed, refused = sweep(grid, out, work, told, own)
-    except KeyboardInterrupt:
-        print(f"\nkrrviz: stopped; {kept(done, grid, out)}", file=sys.stderr)
+        with _bar() as bar:
+
+            def told(count: int, refused: int) -> None:
+                bar(count / total, f"{count} of {total} cells, {refused} refused")
+
+            computed, refused = sweep(grid, out, work, told, own)
+    except KeyboardInterrupt as error:
+        print(f"krrviz: {error}", file=sys.stderr)
         raise SystemExit(130) from None
     print(
         f"wrote {out / 'sweep.csv'}: {total} cells, {computed} of them computed now, {refused} "
         f"refused, in {time.perf_counter() - started:.1f} s"
     )
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[float, str], None]]:
+    """How far a command is: on a terminal a bar drawn over itself, elsewhere a line now and then.
+
+    Called with the share done and a few words.
+    """
+    started, on_terminal, said = time.perf_counter(), sys.stderr.isatty(), -1
+
+    def told(done: float, words: str) -> None:
+        nonlocal said
+        part, line = int(24 * done), f"{words}, {time.perf_counter() - started:.0f} s"
+        if on_terminal:
+            print(f"\r[{'#' * part:24}] {line} ", file=sys.stderr, end="", flush=True)
+        elif part != said:
+            print(line, file=sys.stderr, flush=True)
+        said = part
+
+    try:
+        yield told
+    finally:
+        if on_terminal and said >= 0:
+            print(file=sys.stderr)
 
 
 def _train(options: argparse.Namespace) -> None:
@@ -431,19 +458,16 @@ def _train(options: argparse.Namespace) -> None:
     except ValueError as error:
         raise SettingsError(str(error)) from None
     device = compute_device(Settings(dtype="float32"))
-    started, on_terminal = time.perf_counter(), sys.stderr.isatty()
+    with _bar() as bar:
 
-    def told(step: int, loss: float, found: dict[str, float]) -> None:
-        line = (
-            f"step {step} of {recipe.steps}: loss {loss:.4f}, gap to KRR "
-            f"{found['gap_to_krr']:.3f}, {time.perf_counter() - started:.0f} s"
-        )
-        if on_terminal:  # a bar that is drawn over itself
-            bar = "#" * (24 * step // recipe.steps)
-            line = f"\r[{bar:24}] {line} {'' if step < recipe.steps else chr(10)}"
-        print(line, file=sys.stderr, end="" if on_terminal else "\n", flush=True)
+        def told(step: int, loss: float, found: dict[str, float]) -> None:
+            bar(
+                step / recipe.steps,
+                f"step {step} of {recipe.steps}: loss {loss:.4f}, gap to KRR "
+                f"{found['gap_to_krr']:.3f}",
+            )
 
-    card = train(recipe, out / name, device, told)
+        card = train(recipe, out / name, device, told)
     if card:
         figures = ", ".join(f"{name} {value:.4g}" for name, value in card["figures"].items())
         print(f"{name}: {card['steps']} steps on {card['device']}; {figures}")

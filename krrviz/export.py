@@ -29,7 +29,7 @@ from krrviz.settings import Settings, SettingsError, View
 from krrviz.settings import shown as said
 from krrviz.suggest import cross_validated_bandwidth, gcv_ridge, median_bandwidth
 from krrviz.surgery import errors, named
-from krrviz.sweep import cell_course, mapped
+from krrviz.sweep import cell_course, mapped, same
 from krrviz.tables import Table
 from krrviz.tasks import dimension, table_of
 from krrviz.trained import match as matching
@@ -99,8 +99,7 @@ def _guarantee(settings: Settings, view: View, table: Table | None, result: Fan 
 
 def _map(settings: Settings, view: View, table: Table | None, result: Fan | None) -> Shown:
     grid = mapped(settings, view, None if table is None else table.rows)
-    own = None if table is None else lambda chosen: table
-    found = {number: cell_course(grid, number, own) for number in range(len(grid))}
+    found = {number: cell_course(grid, number, same(table)) for number in range(len(grid))}
     rows = mapping.rows(grid, found)
     return {**mapping.figures(rows, grid, settings, view), "map_rows": rows}
 

@@ -20,7 +20,7 @@ from krrviz.problem import Problem
 from krrviz.settings import Settings
 from krrviz.tables import Table
 from krrviz.tasks import dimension, sample, table_of
-from krrviz.trajectory import Solver, Trajectory, record_all
+from krrviz.trajectory import Solver, predictions
 
 PREFIXES = 12
 GRID = 101  # points a fitted curve is drawn through
@@ -85,8 +85,11 @@ def run_methods(
     problem: Problem,
     model: Transformer | None,
     progress: Callable[[float], None] = lambda done: None,
-) -> dict[str, Trajectory]:
-    """Every chosen method on ``problem``; certified steps are those for N, whatever its prefix."""
+) -> dict[str, Float[Tensor, "times *batch Q"]]:
+    """What every chosen method predicts on ``problem``, step by step.
+
+    Certified steps are those for N, whatever its prefix.
+    """
     classical = [method for method in settings.methods if method in solvers.SOLVERS]
     bound: dict[str, Solver] = {}
     for method in classical:
@@ -95,13 +98,13 @@ def run_methods(
     share = len(classical) / len(settings.methods)
     runs = {}
     if bound:
-        runs = record_all(bound, problem, settings.steps, lambda done: progress(share * done))
+        runs = predictions(bound, problem, settings.steps, lambda done: progress(share * done))
     if model is not None:
 
         def told(done: float) -> None:
             progress(share + (1 - share) * done)
 
-        runs["transformer"] = predict(model, problem, told)
+        runs["transformer"] = predict(model, problem, told).predictions
     return {method: runs[method] for method in settings.methods}
 
 
@@ -203,7 +206,7 @@ def _fan(
         residual = max(residual, float(problem.residual.max().nan_to_num(nan=torch.inf)))
         moved = problem.to(device, DTYPES[settings.dtype])
         for method, run in run_methods(settings, moved, model, told).items():
-            errors[method].append(relative_error(run.predictions.cpu(), answer))
+            errors[method].append(relative_error(run.cpu(), answer))
     return Fan(
         settings,
         whole.X.shape[-1],
@@ -226,12 +229,12 @@ def curve(settings: Settings, method: str, table: Table | None = None) -> Curve:
     settings = settings.but(prompts=1, methods=(method,))
     problem = _gridded(settings, table)
 
-    def run(device: torch.device) -> Trajectory:
+    def run(device: torch.device) -> Tensor:
         moved = problem.to(device, DTYPES[settings.dtype])
         return run_methods(settings, moved, compiled(settings, table, device))[method]
 
     taken, _ = on_device(settings, run)
-    return _curve(problem, taken.predictions[:, 0].cpu(), settings, table)
+    return _curve(problem, taken[:, 0].cpu(), settings, table)
 
 
 def averaged(settings: Settings, table: Table | None = None) -> Curve:

@@ -54,7 +54,7 @@ def held_out(
     def run(device: torch.device) -> dict[str, np.ndarray]:
         model, moved = compiled(settings, table, device), problem.to(device, DTYPES[settings.dtype])
         runs = run_methods(settings, moved, model, progress)
-        return {name: run.predictions[-1].double().cpu().numpy() for name, run in runs.items()}
+        return {name: run[-1].double().cpu().numpy() for name, run in runs.items()}
 
     answers, _ = on_device(settings, run)
     answers[EXACT] = problem.exact.numpy()

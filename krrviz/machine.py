@@ -151,9 +151,13 @@ def prompt_bytes(settings: Settings, prefixes: int) -> float:
             matrices += 3 * tokens * n if 8 * tokens * n <= CHUNK_BYTES else 0
         else:
             matrices += 5 * prefixes * tokens**2
-    # every state and answer, as they are made and together; and a stream of a few channels
-    kept = 2 * len(settings.methods) * (settings.steps + 1) + 40
-    return 8.0 * (matrices + prefixes * tokens * kept)
+    # a few vectors of each method, and of the transformer's stream; its states as they are made,
+    # together, and with what is read out of them; every method's answers, and as one
+    vectors, times = 6 * len(settings.methods), settings.steps + 1
+    if "transformer" in settings.methods:
+        vectors += 40 + 4 * times
+    answers = 2 * len(settings.methods) * settings.queries * times
+    return 8.0 * (matrices + prefixes * (tokens * vectors + answers))
 
 
 def weight_bytes(segments: int, steps: int, update: str, layout: str, d: int) -> float:

@@ -44,7 +44,7 @@ class Problem:
     ------
     ValueError
         A shape that does not fit, a value that is not finite, a count outside 1 to N, a
-        bandwidth or ridge that is not positive, or ``whole`` of other inputs.
+        bandwidth or ridge that is not positive, or ``whole`` of other inputs, bandwidth or ridge.
     """
 
     X: Float[Tensor, "*batch N d"]
@@ -84,11 +84,14 @@ class Problem:
         if bool((self.count < 1).any()) or bool((self.count > n).any()):
             raise ValueError(f"count must be 1 to {n}, the number of context slots")
         if self.whole is not None and not (
-            self.bandwidth == self.whole.bandwidth
+            (self.bandwidth, self.ridge, self.ridge_scale)
+            == (self.whole.bandwidth, self.whole.ridge, self.whole.ridge_scale)
             and torch.equal(self.X[0], self.whole.X)
             and torch.equal(self.x_query[0], self.whole.x_query)
         ):
-            raise ValueError("whole has other inputs or another bandwidth; cut the prompts anew")
+            raise ValueError(
+                "whole has other inputs, another bandwidth or ridge; cut the prompts anew"
+            )
         object.__setattr__(self, "y", self.y * self.used)
 
     # -- shapes and copies ----------------------------------------------------------------
@@ -220,8 +223,8 @@ class Problem:
 
     @property
     def held(self) -> bool:
-        """Whether K is small enough to be held."""
-        return self.y[..., 0].numel() * self.n_max**2 * self.y.element_size() <= HELD_BYTES
+        """Whether K is small enough to be held, were it in float64."""
+        return 8 * self.y[..., 0].numel() * self.n_max**2 <= HELD_BYTES
 
     def apply(self, alpha: Float[Tensor, "*lead N"]) -> Float[Tensor, "*lead N"]:
         """Aα = Kα + rα, for one α a prompt or more."""
@@ -243,7 +246,7 @@ class Problem:
 
     @cached_property
     def alpha_star(self) -> Float[Tensor, "*batch N"]:
-        """α* = A⁻¹y by Cholesky; where K is not held, by conjugate gradients to its last digits.
+        """α* = A⁻¹y by Cholesky; where K is not held, by conjugate gradients.
 
         Where r is the same for every prefix, the leading block of L is the prefix's own factor:
         LLᵀα = y is solved for all of them at once, Lz = y and then Lᵀα = z, z cut to the prefix,
@@ -273,6 +276,9 @@ class Problem:
     def _by_gradients(self) -> Float[Tensor, "*batch N"]:
         """α* by conjugate gradients, preconditioned by a partial Cholesky factor of K.
 
+        They stop at the last digits, or after ``ITERATIONS``; the iterate of the least residual is
+        taken.
+
         K ≈ LLᵀ with N × rank L, rows of unused slots 0: M = LLᵀ + rI is inverted by
 
             M⁻¹v = (v − L(rI + LᵀL)⁻¹Lᵀv)/r.
@@ -294,21 +300,25 @@ class Problem:
             small = torch.cholesky_solve(times(L.mT, v)[..., None], inner)[..., 0]
             return (v - times(L, small) * self.used) / self.r
 
-        alpha, residual = torch.zeros_like(self.y), self.y
+        best = alpha = torch.zeros_like(self.y)
+        residual = self.y
+        least = residual.norm(dim=-1, keepdim=True)
         z = direction = preconditioned(residual)
         rz = (residual * z).sum(-1, keepdim=True)
-        goal = 10 * torch.finfo(self.y.dtype).eps * self.y.norm(dim=-1, keepdim=True)
+        goal = 10 * torch.finfo(self.y.dtype).eps * least
         for _ in range(ITERATIONS):
-            going = residual.norm(dim=-1, keepdim=True) > goal
+            going = least > goal
             if not bool(going.any()):
                 break
             image = self.apply(direction)
             length = torch.where(going, rz / (direction * image).sum(-1, keepdim=True), 0)
             alpha, residual = alpha + length * direction, residual - length * image
+            norm = residual.norm(dim=-1, keepdim=True)
+            best, least = torch.where(norm < least, alpha, best), norm.minimum(least)
             z = preconditioned(residual)
             new = (residual * z).sum(-1, keepdim=True)
             direction, rz = z + torch.where(going, new / rz, 0) * direction, new
-        return alpha
+        return best
 
     @cached_property
     def exact(self) -> Float[Tensor, "*batch Q"]:

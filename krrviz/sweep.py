@@ -26,7 +26,8 @@ Own = Callable[[Settings], Table]  # a person's table, by the columns that setti
 MOST = 10_000  # cells
 EPS = Number(1e-15, 1e3)
 FOUND = (
-    "method", "steps_to_eps", "final_error", "winner", "device", "dtype", "seconds", "refusal"
+    "method", "steps_to_eps", "final_error", "winner", "residual", "device", "dtype", "seconds",
+    "refusal",
 )  # fmt: skip
 RANGE = ("from", "to", "count", "scale")
 
@@ -39,11 +40,13 @@ RANGE = ("from", "to", "count", "scale")
 class Course:
     """How every method's mean error went, step by step, at the full context length.
 
-    ``errors[method]`` is (steps+1,); ``seconds`` are those of all methods together, ``device`` the
-    one that computed them. Of what was refused there are no errors, and ``refusal`` says why.
+    ``errors[method]`` is (steps+1,); ``residual`` is the largest of the exact solves, ``seconds``
+    are those of all methods together, ``device`` the one that computed them. Of what was refused
+    there are no errors, and ``refusal`` says why.
     """
 
     errors: Mapping[str, Float[np.ndarray, " times"]] = field(default_factory=dict)
+    residual: float = 0.0
     device: str = ""
     dtype: str = ""
     seconds: float = 0.0
@@ -62,6 +65,7 @@ def course(settings: Settings, table: Table | None = None) -> Course:
     result = fan(settings, table, counts=[settings.n])
     return Course(
         {method: error[:, -1].clip(0, HUGE) for method, error in result.errors.items()},
+        min(result.residual, HUGE),
         result.device,
         settings.dtype,
         round(time.perf_counter() - started, 4),
@@ -69,7 +73,7 @@ def course(settings: Settings, table: Table | None = None) -> Course:
 
 
 def course_rows(found: Course, eps: float) -> Rows:
-    """A row for each method: method, steps_to_eps, final_error, winner, device, dtype, seconds.
+    """A row for each method, in the columns ``FOUND`` but for the refusal.
 
     ``steps_to_eps`` is the first step at which the mean error is at most ``eps``, None where that
     never happens. The winner, the same in all rows, has the fewest; of several the one with the
@@ -94,6 +98,7 @@ def course_rows(found: Course, eps: float) -> Rows:
             "steps_to_eps": steps[method],
             "final_error": last[method],
             "winner": winner,
+            "residual": found.residual,
             "device": found.device,
             "dtype": found.dtype,
             "seconds": found.seconds,
@@ -173,6 +178,11 @@ def cell_course(grid: Grid, number: int, own: Own | None = None) -> Course:
         return course(settings, table)
     except (SettingsError, TableError) as error:
         return Course(refusal=str(error))
+
+
+def same(table: Table | None) -> Own | None:
+    """The table of a person's file whose columns no cell changes."""
+    return None if table is None else lambda _settings: table
 
 
 def cell_rows(grid: Grid, number: int, found: Course) -> Rows:

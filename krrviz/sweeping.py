@@ -62,8 +62,8 @@ def sweep(
     ------
     SettingsError
         The folder holds another grid.
-    SweepError
-        Nobody is there to compute.
+    SweepError, KeyboardInterrupt
+        Nobody is there to compute, or it was stopped; their message says what is kept.
     OSError
         The folder cannot be written.
     """
@@ -82,17 +82,16 @@ def sweep(
             else:
                 _write(file, texts[number])
             told(len(texts), refused)
-    except SweepError as error:
-        raise SweepError(f"{error}; {kept(len(texts) - refused, grid, folder)}") from None
+    except (SweepError, KeyboardInterrupt) as error:
+        why = f"{error}" or "stopped"
+        raise type(error)(
+            f"{why}; {len(texts) - refused} of {len(grid)} cells are kept in {folder}: the same "
+            "command goes on from there"
+        ) from None
     head = _csv(grid.header, [])
     lines = (texts[number].removeprefix(head) for number in files)
     _write(folder / "sweep.csv", head + "".join(lines))
     return len(texts) - before - refused, refused
-
-
-def kept(count: int, grid: Grid, folder: Path) -> str:
-    """What a stopped sweep leaves behind, in words."""
-    return f"{count} of {len(grid)} cells are kept in {folder}: the same command goes on from there"
 
 
 def _claim(grid: Grid, folder: Path) -> None:
@@ -135,9 +134,10 @@ def _kept(grid: Grid, number: int, file: Path | None) -> str:
     if file is None or not file.exists():
         return ""
     text = file.read_bytes().decode("utf-8", errors="replace")
-    head, *rows = csv.reader(io.StringIO(text, newline=""))
-    there = tuple(row[len(grid.axes)] for row in rows if len(row) == len(grid.header))
-    return text if head == grid.header and there == grid.methods(number) else ""
+    rows = [*csv.reader(io.StringIO(text, newline=""))]
+    there = tuple(row[len(grid.axes)] for row in rows[1:] if len(row) == len(grid.header))
+    whole = text.endswith("\n") and rows[0] == grid.header and there == grid.methods(number)
+    return text if whole else ""
 
 
 def _csv(header: Sequence[str], rows: Rows) -> str:
@@ -162,17 +162,10 @@ def _write(file: Path, text: str) -> None:
 # This machine's cores
 
 
-def cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def local(jobs: int | None = None) -> Work:
     """Processes on this machine, as many as cores unless ``jobs`` says otherwise.
 
-    The cores are shared out among them.
+    joblib shares the cores out among them.
 
     Raises
     ------
@@ -184,20 +177,21 @@ def local(jobs: int | None = None) -> Work:
     if jobs is not None and jobs < 1:
         raise SettingsError(f"--jobs {jobs} must be 1 or more")
     try:
-        from joblib import Parallel, delayed
+        from joblib import Parallel, cpu_count, delayed
         from joblib.externals.loky import get_reusable_executor
         from joblib.externals.loky.process_executor import TerminatedWorkerError
     except ImportError:
         raise SweepError(MISSING) from None
 
     def work(grid: Grid, left: Sequence[int], own: Own | None) -> Iterator[tuple[int, Rows]]:
-        many = min(jobs or cores(), len(left))
-        task, threads = delayed(_in_process), max(1, cores() // many)
+        many, task = min(jobs or cpu_count(), len(left)), delayed(_in_process)
         pool: Any = Parallel(n_jobs=many, return_as="generator_unordered")
         try:
-            yield from pool(task(grid, n, own, threads, os.getpid()) for n in left)
+            yield from pool(task(grid, number, own, os.getpid()) for number in left)
         except TerminatedWorkerError:
             raise SweepError("a process was killed, perhaps for want of memory") from None
+        except Exception as error:
+            raise SweepError(f"a process failed: {_named(error)}") from None
         finally:
             if many > 1:  # stopped by Ctrl-C, it would complain on its way out
                 get_reusable_executor().shutdown(kill_workers=True)
@@ -205,12 +199,9 @@ def local(jobs: int | None = None) -> Work:
     return work
 
 
-def _in_process(
-    grid: Grid, number: int, own: Own | None, threads: int, parent: int
-) -> tuple[int, Rows]:
+def _in_process(grid: Grid, number: int, own: Own | None, parent: int) -> tuple[int, Rows]:
     if os.getpid() != parent:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
-        torch.set_num_threads(threads)
     return number, cell_rows(grid, number, cell_course(grid, number, own))
 
 
@@ -230,10 +221,10 @@ def remote(address: str) -> Work:
     SweepError
         distributed is not installed. Later: the scheduler does not answer, or no longer.
     """
-    if not re.fullmatch(r"(tcp|tls|ws|wss)://[^\s/]+:[0-9]{1,5}", address):
+    if not re.fullmatch(r"tcp://[^\s/]+:[0-9]{1,5}", address):
         raise SettingsError(f"--dask {shown(address)} must be an address, as in tcp://host:8786")
     try:
-        from distributed import CancelledError, Client, KilledWorker, as_completed
+        from distributed import Client, KilledWorker, as_completed
     except ImportError:
         raise SweepError(MISSING) from None
     gone = SweepError(f"--dask {shown(address)}: the scheduler answers no longer")
@@ -248,9 +239,11 @@ def remote(address: str) -> Work:
                 f"--dask {shown(address)}: no scheduler answers there ({shown_error(error)})"
             ) from None
         try:
+            # A person's table goes to every worker once, not with every cell.
+            table = client.scatter(own, broadcast=True) if own else None
             asked = {
                 client.submit(
-                    _far, grid, number, own, key=f"{grid.digest}-{number}", pure=False
+                    _far, grid, number, table, key=f"{grid.digest}-{number}", pure=False
                 ): number
                 for number in left
             }
@@ -268,11 +261,11 @@ def remote(address: str) -> Work:
                     except KilledWorker as error:
                         died = Course(refusal=f"its workers died: {shown_error(error)}")
                         rows = cell_rows(grid, number, died)
-                    except (OSError, CancelledError):
-                        raise gone from None
                     except Exception as error:
-                        told = f"{type(error).__name__}: {shown_error(error)}"
-                        raise SweepError(f"a worker of {address} failed: {told}") from None
+                        if future.status != "error":
+                            raise gone from None
+                        told = f"a worker of {address} failed: {_named(error)}"
+                        raise SweepError(told) from None
                     yield number, rows
         finally:
             client.close(timeout=2)
@@ -291,5 +284,10 @@ def _result(client: Any, future: Any) -> Rows:
         try:
             return future.result(timeout=1)
         except TimeoutError:
-            continue
+            if future.status == "error":  # the cell's own
+                raise
     raise OSError
+
+
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {shown_error(error)}"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from jaxtyping import Float
@@ -27,7 +28,7 @@ class Step:
 
 
 # Infinite, zero state first; hyperparameters are bound beforehand, stopping lives outside. That A
-# is multiplied outside, too, lets methods go in step and share one product.
+# is multiplied outside, too, lets methods run side by side and share one product.
 Steps = Generator[Step, Tensor, None]
 Solver = Callable[[Problem], Steps]
 
@@ -56,35 +57,38 @@ def iterate(solver: Solver, problem: Problem) -> Iterator[Step]:
 
 def record(name: str, solver: Solver, problem: Problem, steps: int) -> Trajectory:
     """Run ``solver`` on ``problem`` for ``steps`` steps and keep every one of them."""
-    return record_all({name: solver}, problem, steps)[name]
+    taken = list(islice(iterate(solver, problem), steps + 1))
+    states = torch.stack([step.state for step in taken])
+    given = [step.prediction for step in taken if step.prediction is not None]
+    return Trajectory(name, torch.stack(given) if given else problem.predict(states), states)
 
 
-def record_all(
+def predictions(
     solvers: Mapping[str, Solver],
     problem: Problem,
     steps: int,
     progress: Callable[[float], None] = lambda done: None,
-) -> dict[str, Trajectory]:
-    """Run every one of ``solvers`` for ``steps`` steps, side by side, and keep them all.
+) -> dict[str, Float[Tensor, "times *batch Q"]]:
+    """What every one of ``solvers`` predicts at its steps 0 to ``steps``; no state is kept.
 
-    A step is one product of A with the vectors that all of them ask for; so is what the states
-    predict. ``progress`` is called before each with the share done.
+    They run side by side: a step is one product of A with the vectors that all of them ask for,
+    and one with their states. ``progress`` is called before each with the share done.
     """
     runs = [solver(problem) for solver in solvers.values()]
     now = [next(run) for run in runs]
-    taken = [[step] for step in now]
+    taken = [_predicted(problem, now)]
     for t in range(steps):
         progress(t / steps)
         images = problem.apply(torch.stack([step.asks for step in now]))
         now = [run.send(image) for run, image in zip(runs, images, strict=True)]
-        for kept, step in zip(taken, now, strict=True):
-            kept.append(step)
-    return {
-        name: _trajectory(name, problem, kept) for name, kept in zip(solvers, taken, strict=True)
-    }
+        taken.append(_predicted(problem, now))
+    return dict(zip(solvers, torch.stack(taken, 1), strict=True))
 
 
-def _trajectory(name: str, problem: Problem, taken: list[Step]) -> Trajectory:
-    states = torch.stack([step.state for step in taken])
-    given = [step.prediction for step in taken if step.prediction is not None]
-    return Trajectory(name, torch.stack(given) if given else problem.predict(states), states)
+def _predicted(problem: Problem, now: Sequence[Step]) -> Float[Tensor, "methods *batch Q"]:
+    """What each step predicts, for one step of every method."""
+    found = problem.predict(torch.stack([step.state for step in now]))
+    for at, step in enumerate(now):
+        if step.prediction is not None:
+            found[at] = step.prediction
+    return found

@@ -25,6 +25,9 @@ from krrviz.trajectory import Trajectory, record
 # one more iteration for each query. Large prompts are checked one at a time.
 CHECKED_PROMPTS, CHECKED_QUERIES, CHECKED_ENTRIES = 4, 8, 2**20
 
+# The relative residual up to which an answer is called exact.
+SOLVED = 1e-10
+
 # The update rules' names.
 RULES = {
     "richardson": "Richardson",
@@ -76,10 +79,11 @@ def trust(
         Check(
             "direct solve",
             float(problem.residual.max()) if residual is None else residual,
-            1e-10,
-            "The exact answer: largest relative residual ‖y − Aα‖/‖y‖ of the Cholesky solves, in "
-            "float64. It fails where λ is so small beside K's largest eigenvalue, as with "
-            "repeated rows, that float64 cannot tell A from a singular matrix: a larger λ helps.",
+            SOLVED,
+            "The exact answer: largest relative residual ‖y − Aα‖/‖y‖ of the solves, in float64, "
+            "by Cholesky or, beyond N = 8192, by conjugate gradients. It fails where λ is so small "
+            "beside K's largest eigenvalue, as with repeated rows, that float64 cannot tell A from "
+            "a singular matrix, or its iterations do not suffice: a larger λ helps.",
         )
     ]
     c = Construction.from_settings(settings, table)

@@ -27,10 +27,12 @@ def pictures() -> None:
     """The figures, which run alone while a slider is held."""
     if state.view() != view:  # a step chosen here is the whole page's: its link carries it
         st.rerun()
-    drawn, found = live.settings(), previewed(live.settings())
+    drawn = live.settings()
+    found = previewed(drawn) if drawn != settings else None
     if found is None:
         drawn, found = settings, result
-    curve = fitted_curve(drawn, drawn.methods[0]) if found.d == 1 else None
+    passing = drawn != settings
+    curve = fitted_curve(drawn, drawn.methods[0], passing) if found.d == 1 else None
     shown = fan.figures(found, curve, drawn, view.floor)
     figures(shown, steps=drawn.steps, key="fan", held=live.answer(drawn))
 

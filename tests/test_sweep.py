@@ -83,7 +83,7 @@ def test_rows_are_the_fans_in_the_order_of_the_grid(whole: Path) -> None:
 
 
 def course(**errors: list[float]) -> Course:
-    return Course({name: np.array(e) for name, e in errors.items()}, "cpu", "float64", 0.1)
+    return Course({name: np.array(e) for name, e in errors.items()}, 1e-15, "cpu", "float64", 0.1)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,9 @@ def test_a_map_tells_refused_never_and_reached_cells_apart() -> None:
     grid = mapped(settings, View())
     refused = cell_course(grid, 0)
     there, never = (
-        Course({m: np.array([1, 0.5, last]) for m in settings.methods}, "cpu", "float64", 0.1)
+        Course(
+            {m: np.array([1, 0.5, last]) for m in settings.methods}, 1e-15, "cpu", "float64", 0.1
+        )
         for last in (0.001, 0.5)
     )
     rows = pictures.rows(grid, {0: refused, 1: there, 5: never})

@@ -8,16 +8,14 @@ from typing import Any
 
 import torch
 
-from krrviz.bench.large import prompts
+from krrviz.bench.large import GP, prompts
 from krrviz.bench.record import Goal, Row, interleaved
 from krrviz.construction.predict import Packed
 from krrviz.construction.weights import Construction, build
-from krrviz.settings import Settings
 
 ATTENTION, MATRIX = 2048, 4096
 RUNS = 5
 IN_CACHE = 2**15  # float64 numbers a thread
-GP = Settings(data="gp", d=2, bandwidth=0.5, ridge=0.1, device="cpu", prompts=1)
 
 
 @torch.no_grad()

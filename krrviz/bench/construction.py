@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from krrviz.bench.large import GP
 from krrviz.bench.record import Row, interleaved
 from krrviz.construction.certificate import construction_for
 from krrviz.construction.predict import predict
@@ -33,7 +34,6 @@ FIGURES = [
     (256, "balanced", 128, 2.7e-3, 2.9e-3),
     (256, "balanced", 512, 1.5e-4, 1.8e-3),
 ]
-GP = Settings(data="gp", d=2, bandwidth=0.5, ridge=0.1, device="cpu", queries=8)
 
 
 def gap(settings: Settings) -> float:

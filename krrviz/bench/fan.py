@@ -17,8 +17,6 @@ from krrviz.settings import METHODS, Settings
 from krrviz.tasks import sample
 
 RUNS = 9
-TOLERANCE = 1e-6
-GPYTORCH, COARSE = "loop over GPyTorch, CG forced (last step)", 1e-4  # peers.gpytorch_cg says why
 DEFAULT = Settings(device="cpu")
 CLASSICAL = METHODS[1:]
 
@@ -36,13 +34,13 @@ def rows(settings: Settings = DEFAULT, runs: int = RUNS) -> Iterator[Row]:
     shape = (len(counts), settings.prompts, settings.queries)
 
     def ours_exact() -> np.ndarray:
-        return drawn.prefixes(counts).exact.numpy()
+        return replace(drawn).prefixes(counts).exact.numpy()  # no kernel kept from an earlier run
 
     def theirs_exact() -> np.ndarray:
         return np.stack([peers.kernel_ridge(s) for s in flat]).reshape(shape)
 
     def ours_cg() -> np.ndarray:
-        problem = drawn.prefixes(counts)
+        problem = replace(drawn).prefixes(counts)
         return solvers.solve(problem, "conjugate_gradient", steps).predictions.numpy()
 
     def scipy_cg(labels: float = 1.0) -> np.ndarray:
@@ -77,7 +75,7 @@ def rows(settings: Settings = DEFAULT, runs: int = RUNS) -> Iterator[Row]:
             ("krrviz conjugate_gradient", ours_cg),
             {
                 "loop over scipy.sparse.linalg.cg": (scipy_cg, 4),
-                GPYTORCH: (
+                "loop over GPyTorch, CG forced (last step)": (
                     partial(last, peers.gpytorch_cg),
                     10,
                 ),
@@ -95,12 +93,7 @@ def rows(settings: Settings = DEFAULT, runs: int = RUNS) -> Iterator[Row]:
     ):
         calls = dict([ours]) | {other: call for other, (call, _) in others.items()}
         goals = {other: Goal(limit) for other, (_, limit) in others.items()}
-        for row in beside("fan", name, interleaved(calls, runs), goals, apart):
-            allowed = COARSE if row.contender == GPYTORCH else TOLERANCE
-            assert row.difference is None or row.difference <= allowed, (
-                f"{row.contender}: {row.difference:.1e} from ours, {allowed:g} is allowed"
-            )
-            yield row
+        yield from beside("fan", name, interleaved(calls, runs), goals, apart)
     # Theirs beside itself, the labels moved by two roundings, is what no two programs can beat.
     moved = 1 + 4e-16
     exact, theirs, theirs_moved = ours_cg(), scipy_cg(), scipy_cg(moved)

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import torch
 
 from krrviz import solvers
-from krrviz.bench.ceilings import GP
-from krrviz.bench.large import prompts
+from krrviz.bench.fan import apart
+from krrviz.bench.large import GP, prompts
 from krrviz.bench.record import Row, beside, interleaved
 from krrviz.construction.predict import predict
 from krrviz.construction.weights import Construction, build
@@ -32,13 +33,18 @@ def rows(
     device = device or "cuda"
     for dtype in ("float64", "float32"):
         calls = {
-            f"fan on {where}": partial(fan, Settings(device=where, dtype=dtype))
+            f"fan on {where}": partial(errors, Settings(device=where, dtype=dtype))
             for where in dict.fromkeys((device, "cpu"))
         }
-        yield from beside("gpu", f"default fan, {dtype}", interleaved(calls, runs), {}, _apart)
+        yield from beside("gpu", f"default fan, {dtype}", interleaved(calls, runs), {}, apart)
     for n in sizes:
         for dtype in ("float32", "float64"):
             yield from _large(n, dtype, runs, device)
+
+
+def errors(settings: Settings) -> dict[str, np.ndarray]:
+    """Those of the fan."""
+    return fan(settings).errors
 
 
 def _large(n: int, dtype: str, runs: int, device: str) -> Iterator[Row]:
@@ -57,12 +63,3 @@ def _large(n: int, dtype: str, runs: int, device: str) -> Iterator[Row]:
             yield Row("gpu", name, "krrviz", interleaved({job: call}, runs)[job])
         except torch.OutOfMemoryError:
             yield Row("gpu", name, "out of memory")
-
-
-def _apart(ours: object, theirs: object) -> float:
-    """The largest difference of two fans' errors."""
-    return max(
-        float(abs(ours.errors[m] - theirs.errors[m]).max())  # type: ignore[attr-defined]
-        for m in ours.errors  # type: ignore[attr-defined]
-        if "conjugate" not in m
-    )

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from krrviz import solvers
-from krrviz.bench.ceilings import GP
-from krrviz.bench.large import prompts
+from krrviz.bench.large import GP, prompts
 from krrviz.bench.record import Goal, Row, interleaved
 from krrviz.construction.predict import predict
 from krrviz.construction.weights import Construction, build

@@ -11,22 +11,25 @@ import torch
 
 from krrviz import solvers
 from krrviz.bench import peers
+from krrviz.bench.fan import apart
 from krrviz.bench.record import Goal, Row, beside, interleaved
 from krrviz.problem import Problem
+from krrviz.settings import Settings
 
 SIZES = (4096, 8192)
 RUNS = 3
 TOLERANCE = 1e-6  # of the relative residual
 MOST = 400  # steps in which conjugate gradients get there
+GP = Settings(data="gp", d=2, bandwidth=0.5, ridge=0.1, device="cpu", queries=8)  # like these
 
 
-def prompts(n: int, count: int = 1, queries: int = 32) -> Problem:
+def prompts(n: int, count: int = 1) -> Problem:
     """``count`` prompts of ``n`` uniform points in the plane, (count, n, 2), labels of a wave.
 
     Not a Gaussian process: its draw costs a factorisation.
     """
     rng = np.random.default_rng([n, count])
-    X = torch.from_numpy(rng.uniform(-1, 1, (count, n + queries, 2)))
+    X = torch.from_numpy(rng.uniform(-1, 1, (count, n + 32, 2)))
     noise = torch.from_numpy(rng.standard_normal((count, n)))
     y = torch.sin(3 * X[:, :n, 0]) * torch.cos(2 * X[:, :n, 1]) + 0.3 * noise
     return Problem(X[:, :n], y, X[:, n:], torch.full((count,), n), bandwidth=0.5, ridge=0.1)
@@ -74,8 +77,4 @@ def rows(
             ("direct solve", direct, 1.0),
         ):
             goals = {name: Goal(round(limit, 3)) for name in calls}
-            yield from beside("large", f"{kind}, N={n}", interleaved(calls, runs), goals, _apart)
-
-
-def _apart(ours: np.ndarray, theirs: np.ndarray) -> float:
-    return float(np.abs(ours - theirs).max())
+            yield from beside("large", f"{kind}, N={n}", interleaved(calls, runs), goals, apart)

@@ -22,7 +22,7 @@ SECTIONS: dict[str, Callable[[], Iterator[Row]]] = {
     "laws": construction.laws,
     "gpu": gpu.rows,
 }
-NEEDS = {"fan": ("sklearn", "gpytorch"), "large": ("sklearn", "gpytorch")}
+COMPARED, OTHERS = ("fan", "large"), ("sklearn", "gpytorch")  # with other libraries
 
 
 def results() -> Path:
@@ -41,8 +41,8 @@ def bench(out: Path, only: Sequence[str] = ()) -> None:
     """
     names = [name for name in SECTIONS if not only or name in only]
     for name in names:
-        missing = [needed for needed in NEEDS.get(name, ()) if find_spec(needed) is None]
-        if missing:
+        missing = [other for other in OTHERS if find_spec(other) is None]
+        if missing and name in COMPARED:
             raise SettingsError(
                 f"bench {name} needs {' and '.join(missing)}: pip install 'krrviz[bench]'"
             )
@@ -55,11 +55,16 @@ def bench(out: Path, only: Sequence[str] = ()) -> None:
         print(table([row.cells() for row in rows]), flush=True)
         if name == "gpu" and rows[0].name == "skipped":
             continue  # what was measured elsewhere stays
-        with (out / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
-            cells = [row.cells() | about for row in rows]
-            writer = csv.DictWriter(file, [*cells[0]], lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(cells)
+        write(out / f"{name}.csv", rows, about)
+
+
+def write(path: Path, rows: Sequence[Row], about: dict[str, str]) -> None:
+    """Rows as CSV, each with what it was measured on."""
+    cells = [row.cells() | about for row in rows]
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, [*cells[0]], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(cells)
 
 
 def table(rows: Sequence[dict[str, str]]) -> str:

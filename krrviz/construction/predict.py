@@ -111,7 +111,7 @@ class Head:
         _ensure(bool((self.q @ step[..., :1, :].mT < far).all()))
         _ensure(bool((self.q @ others.mT - self.most[..., None] < far).all()))
         self.E = None
-        if self.most.numel() * used.shape[-1] * whole.element_size() <= CHUNK_BYTES:
+        if 8 * self.most.numel() * used.shape[-1] <= CHUNK_BYTES:
             self.E = (self.q @ self.k.mT).sub_(self.most[..., None]).exp_()
         self.e = (sink - self.most).exp()
         self.sums = self.summed(used.to(whole)) + self.e

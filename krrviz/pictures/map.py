@@ -17,6 +17,7 @@ from krrviz.frames import REFERENCES, TITLES
 from krrviz.laws import Frame
 from krrviz.settings import Settings, View
 from krrviz.sweep import Course, Grid, cell_rows
+from krrviz.trust import SOLVED
 
 NAMES = {
     "bandwidth": "bandwidth σ",
@@ -44,7 +45,7 @@ def rows(grid: Grid, found: Mapping[int, Course]) -> Frame:
             for row in cell_rows(grid, number, course)
         ],
         columns=["cell", *timeless],
-    ).astype({"steps_to_eps": float, "final_error": float})
+    ).astype({"steps_to_eps": float, "final_error": float, "residual": float})
     words = ["winner", "device", "dtype", "refusal"]  # "" where a cell has none
     return made.assign(**{name: made[name].fillna("") for name in words})
 
@@ -109,6 +110,8 @@ def _look(state: str, share: float, method: str, label: str, told: str) -> dict[
 def reached(row: Mapping[Any, Any]) -> str:
     """How far a method came in a cell, in words."""
     end = f"error {_number(row['final_error'])} at the last step"
+    if row["residual"] > SOLVED:
+        end += f", to an exact answer solved to {row['residual']:.0e} only"
     if math.isnan(row["steps_to_eps"]):
         return f"ε never reached, {end}"
     return f"ε reached at step {row['steps_to_eps']:.0f}, {end}"

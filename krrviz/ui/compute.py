@@ -36,7 +36,7 @@ from krrviz.suggest import (
     median_bandwidth,
 )
 from krrviz.surgery import Fault, errors
-from krrviz.sweep import Course, Grid, cell_course
+from krrviz.sweep import Course, Grid, cell_course, same
 from krrviz.tables import TableError
 from krrviz.trained.gpt import GPT, CheckpointError
 from krrviz.trained.match import Alignment, Matched, Route, Variant, align, fans, match, rivals
@@ -50,6 +50,7 @@ Card = dict[str, Any]
 Fans = dict[Variant, SolverFan]
 
 ENTRIES = 64
+SWEPT = 4  # sweeps that a session keeps: the latest
 # A computation shows that it is one after this many seconds.
 PATIENCE = 0.7
 # Estimated seconds, within which a picture can follow a slider that is held.
@@ -102,12 +103,15 @@ def computed(settings: Settings) -> tuple[Fan, list[Check]]:
 
 
 def previewed(settings: Settings) -> Fan | None:
-    """The fan for a slider that is held; None where it takes too long to follow one."""
+    """The fan for a slider that is held; None where it takes too long to follow one.
+
+    Stops that a pointer passes are not kept: they would drive out what others wait for.
+    """
     try:
         table = state.table()
         if estimate(settings, len(context_lengths(settings.n))).seconds > QUICK:
             return None
-        return _cached("fan", settings, lambda: fan(settings, table, _abandoned))
+        return fan(settings, table, _abandoned)
     except (SettingsError, TableError):
         return None
 
@@ -219,8 +223,7 @@ def swept(name: str, settings: Settings) -> Frame:
 
 def mapped_out(grid: Grid, settings: Settings) -> dict[int, Course]:
     """The cells of a map that there are, by number: stopped, it keeps them and can go on."""
-    table = state.table()
-    own = None if table is None else lambda chosen: table
+    own = same(state.table())
     points = [
         (" × ".join(f"{name} = {value:.3g}" for name, value in grid.values(number).items()),
          partial(cell_course, grid, number, own))
@@ -234,7 +237,10 @@ def _pointwise(
     key: str, points: Sequence[tuple[str, Callable[[], Any]]], settings: Settings
 ) -> dict[str, Any]:
     """What the points give, by label; ``key`` tells them from those of other sweeps."""
-    kept: dict[str, Any] = st.session_state.setdefault("sweeps", {}).setdefault(key, {})
+    sweeps: dict[str, Any] = st.session_state.setdefault("sweeps", {})
+    kept = sweeps[key] = sweeps.pop(key, {})
+    while len(sweeps) > SWEPT:
+        sweeps.pop(next(iter(sweeps)))
     stopped = st.session_state.get("stopped") == key
     slot, started = st.empty(), time.monotonic()
     bar: list[DeltaGenerator] = []
@@ -265,7 +271,7 @@ def _stop(key: str | None) -> None:
     st.session_state.stopped = key
 
 
-@st.cache_data(max_entries=1024, show_spinner=False)
+@st.cache_data(max_entries=256, show_spinner=False)
 def _point(key: str, _point: Callable[[], Any]) -> Any:
     return _point()
 
@@ -342,10 +348,12 @@ def studied(
         return _cached(f"{name} {_model(card)}", settings or Settings(), make)
 
 
-def fitted_curve(settings: Settings, method: str) -> Curve:
-    """A method's fit of the first prompt."""
+def fitted_curve(settings: Settings, method: str, passing: bool = False) -> Curve:
+    """A method's fit of the first prompt; not kept for a stop that a pointer is ``passing``."""
     # The curve is the same whatever else is drawn.
     alone = settings.but(methods=(method,), reference="krr")
+    if passing:
+        return curve(alone, method, state.table())
     return _cached("curve", alone, lambda: curve(alone, method, state.table()))
 
 

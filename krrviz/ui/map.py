@@ -12,6 +12,7 @@ from krrviz.pictures import map as pictures
 from krrviz.pictures.map import NAMES
 from krrviz.settings import Settings, SettingsError, View
 from krrviz.sweep import Grid, mapped, movable
+from krrviz.trust import SOLVED
 from krrviz.ui import panels, state
 from krrviz.ui.compute import mapped_out
 from krrviz.ui.controls import control
@@ -118,6 +119,12 @@ def _conditions(grid: Grid, settings: Settings, rows: Frame) -> None:
     depth = "" if "steps" in grid.axes else f", at most T = {settings.steps} of them"
     refused = rows[rows.refusal != ""].cell.nunique()
     told = f" {refused} cells were refused: hatched, with ✕." if refused else ""
+    unsolved = rows[rows.residual > SOLVED].cell.nunique()
+    if unsolved:
+        told += (
+            f" In {unsolved} cells the exact answer itself has a relative residual above "
+            f"{SOLVED:g}, up to {rows.residual.max():.0e}: λ is too small there for float64."
+        )
     st.caption(
         f"Error to {REFERENCES[settings.reference]}, mean over {base.prompts} prompts (the page "
         f"Fan takes {settings.prompts}), to be within ε = {grid.eps:g}; steps: {policy}{own}"
