@@ -14,6 +14,7 @@ import os
 import re
 import signal
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -239,8 +240,9 @@ def remote(address: str) -> Work:
                 f"--dask {shown(address)}: no scheduler answers there ({shown_error(error)})"
             ) from None
         try:
-            # A person's table goes to every worker once, not with every cell.
-            table = client.scatter(own, broadcast=True) if own else None
+            # A person's table goes there once, not with every cell.
+            with warnings.catch_warnings(action="ignore", category=UserWarning):  # that it is large
+                table = own and client.submit(_handed, own, pure=False)
             asked = {
                 client.submit(
                     _far, grid, number, table, key=f"{grid.digest}-{number}", pure=False
@@ -276,6 +278,10 @@ def remote(address: str) -> Work:
 def _far(grid: Grid, number: int, own: Own | None) -> Rows:
     torch.set_num_threads(1)  # a worker has as many cells at a time as threads
     return cell_rows(grid, number, cell_course(grid, number, own))
+
+
+def _handed(own: Own) -> Own:
+    return own
 
 
 def _result(client: Any, future: Any) -> Rows:

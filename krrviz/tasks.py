@@ -29,7 +29,7 @@ def sample(settings: Settings, table: Table | None = None) -> Problem:
     """The prompts that ``settings`` describe: X (prompts, n, d), always float64 on the CPU.
 
     Prompt p depends on the seed and p alone, and a longer context only adds tokens (labels of
-    Gaussian process draws too large for a matrix are those of shorter ones to 1e-2). ``table`` is
+    Gaussian process draws too large for a matrix are those of shorter ones to 2e-2). ``table`` is
     needed for ``data=csv`` and ignored otherwise.
 
     Raises

@@ -89,6 +89,47 @@ def test_without_the_matrix_everything_is_the_same(
     np.testing.assert_allclose(alone.numpy(), exact[-1].numpy(), rtol=0, atol=1e-10)
 
 
+def test_iterations_that_do_not_suffice_are_told_and_never_leave_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = Settings(data="gp", n=200, prompts=2, ridge=1e-10, bandwidth=0.3)
+    monkeypatch.setattr(problem_module, "HELD_BYTES", 0)
+    monkeypatch.setattr(problem_module, "RANK", 8)
+    left = []
+    for iterations in (0, 1, 5, 20, 60):
+        monkeypatch.setattr(problem_module, "ITERATIONS", iterations)
+        problem = sample(settings)
+        A = [rbf_kernel(x, gamma=1 / (2 * 0.3**2)) + 1e-10 * np.eye(200) for x in problem.X.numpy()]
+        y, alpha = problem.y.numpy(), problem.alpha_star.numpy()
+        image = np.einsum("bij,bj->bi", np.stack(A), alpha)
+        gone = np.linalg.norm(y - image, axis=1) / np.linalg.norm(y, axis=1)
+        np.testing.assert_allclose(problem.residual.numpy(), gone, rtol=1e-4, atol=1e-12)
+        left.append(gone)
+    assert (np.stack(left) <= 1 + 1e-12).all()
+    assert (np.diff(left, axis=0) <= 1e-9).all()
+    assert (left[-1] > 1e-10).all()
+
+
+def test_a_long_draw_is_near_the_short_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings(data="gp", n=400, queries=20, prompts=2, noise=0.0, bandwidth=0.5)
+    expected = sample(settings)
+    monkeypatch.setattr(tasks, "HELD_BYTES", 0)
+    found = sample(settings)
+    np.testing.assert_allclose(found.y.numpy(), expected.y.numpy(), rtol=0, atol=2e-2)
+    assert bool((found.X == expected.X).all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_whether_a_matrix_is_held_does_not_depend_on_the_precision(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = sample(Settings(data="gp", n=20, prompts=1))
+    for limit, held in ((8 * 400, True), (8 * 400 - 1, False)):
+        monkeypatch.setattr(problem_module, "HELD_BYTES", limit)
+        assert problem.held is held
+        assert problem.to("cpu", dtype).held is held
+
+
 def test_a_long_draw_has_the_kernel_as_its_covariance(monkeypatch: pytest.MonkeyPatch) -> None:
     X = points(90, 2)
     monkeypatch.setattr(tasks, "BLOCK", 32)
@@ -104,5 +145,6 @@ def test_a_prefix_of_other_inputs_is_refused() -> None:
     cut = sample(Settings(data="gp", n=8, prompts=2)).prefixes([2, 8])
     with pytest.raises(ValueError, match="whole has other inputs"):
         replace(cut, X=cut.X + 1)
-    with pytest.raises(ValueError, match="whole has other inputs"):
-        replace(cut, bandwidth=2.0)
+    for other in ({"bandwidth": 2.0}, {"ridge": 5.0}, {"ridge_scale": "per_sample"}):
+        with pytest.raises(ValueError, match="whole has other inputs, another bandwidth or ridge"):
+            replace(cut, **other)

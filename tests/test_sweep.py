@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from krrviz import Settings, SettingsError, View, fan_frame, sweeping
+from krrviz import Settings, SettingsError, View, cli, fan_frame, sweeping, tables, tasks
 from krrviz.cli import main
 from krrviz.fan import fan
 from krrviz.pictures import map as pictures
@@ -185,6 +185,53 @@ def test_a_persons_file_is_swept(tmp_path: Path) -> None:
     assert len({row["final_error"] for row in rows}) == 10
 
 
+def test_rows_that_a_seed_draws_are_those_of_the_link_and_the_seed_is_not_swept(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (cli, tables):
+        monkeypatch.setattr(module, "MAX_ROWS", 30)
+    own = tmp_path / "own.csv"
+    own.write_text("\n".join(["a,b", *(f"{i},{(i * 7) % 11}" for i in range(60))]), "utf-8")
+    rest = "n = 8\nqueries = 4\nprompts = 2\nsteps = 3\n"
+    more = ["--out", str(tmp_path / "out"), "--jobs", "1", "--csv", str(own)]
+    text = f"[settings]\nseed = 3\n{rest}[sweep]\nridge = [0.1]"
+    assert main(["sweep", written(tmp_path, text), *more]) == 0
+    (row, *_) = read(tmp_path / "out" / "sweep.csv")
+    table = tasks.own_table(tables.open_csv(own, 3), Settings(data="csv"))
+    settings = Settings.from_query("", data="csv", seed=3, n=8, queries=4, prompts=2, steps=3,
+                                   ridge=0.1)  # fmt: skip
+    wanted = float(fan(settings, table).errors[row["method"]][-1, -1])
+    assert float(row["final_error"]) == pytest.approx(wanted, rel=1e-9)
+    text = f"[settings]\n{rest}[sweep]\nseed = [1, 2]"
+    capsys.readouterr()
+    assert main(["sweep", written(tmp_path, text), *more]) == 2
+    told = capsys.readouterr().err
+    assert told == (
+        f"krrviz: seed draws the rows of --csv {own}, which has 30 or more; it cannot be swept, "
+        "too\n"
+    )
+
+
+def test_what_nobody_foresaw_in_a_cell_is_one_line_and_the_cells_there_are_stay(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrapped = sweeping.cell_course
+
+    def broken(grid: Any, number: int, own: Any) -> Any:
+        if number == 2:
+            raise RuntimeError("no such\nkernel")
+        return wrapped(grid, number, own)
+
+    monkeypatch.setattr(sweeping, "cell_course", broken)
+    out = tmp_path / "out"
+    assert main(["sweep", written(tmp_path), "--out", str(out), "--jobs", "1"]) == 2
+    *_, told = capsys.readouterr().err.splitlines()
+    assert told == (
+        "krrviz: a process failed: RuntimeError: no such kernel; 2 of 6 cells are kept in "
+        f"{out}: the same command goes on from there"
+    )
+
+
 # -- going on -----------------------------------------------------------------------------------
 
 
@@ -209,12 +256,15 @@ def test_a_sweep_goes_on_where_it_was_and_a_torn_file_is_no_cell(
     assert len(os.listdir(out / "cells")) == 3
     assert not (out / "sweep.csv").exists()
 
-    one, two, _ = sorted((out / "cells").iterdir())
+    one, two, three = sorted((out / "cells").iterdir())
     (out / "cells" / f".{two.name}.1.tmp").write_text("torn", "utf-8")
-    one.write_text(one.read_text("utf-8")[:-70], "utf-8")  # no work of ours: half a file
+    # No work of ours: half a file, one without its last newline, one that is empty.
+    one.write_text(one.read_text("utf-8")[:-70], "utf-8")
+    two.write_text(two.read_text("utf-8")[:-1], "utf-8")
+    three.write_text("", "utf-8")
     asked[:] = [-1] * 4
     assert main(arguments) == 0
-    assert len(asked) == 4 + 4  # three it lacked, and the half one
+    assert len(asked) == 4 + 6  # three it lacked, and those
     assert untimed(read(out / "sweep.csv")) == untimed(read(whole / "sweep.csv"))
     asked.clear()
     assert main(arguments) == 0
@@ -410,6 +460,36 @@ def test_a_scheduler_that_dies_leaves_the_cells_there_are(
     assert f"{80 - len(cells)} of them computed now" in capsys.readouterr().out
     assert len(read(tmp_path / "out" / "sweep.csv")) == 80 * 5
     assert all(path.stat().st_mtime_ns == at for path, at in cells.items())
+
+
+def test_a_persons_file_goes_to_the_workers_whose_own_errors_are_not_the_schedulers(
+    cluster: tuple[str, subprocess.Popen, list[subprocess.Popen]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own = tmp_path / "own.csv"
+    own.write_text("\n".join(["a,b", *(f"{i},{(i * 7) % 11}" for i in range(30))]), "utf-8")
+    text = "[settings]\nn = 8\nqueries = 4\nprompts = 2\nsteps = 3\n[sweep]\nridge = [0.1, 1]"
+    arguments = ["sweep", written(tmp_path, text), "--csv", str(own)]
+    far = [*arguments, "--dask", cluster[0], "--out"]
+    assert main([*far, str(tmp_path / "far")]) == 0
+    assert main([*arguments, "--jobs", "1", "--out", str(tmp_path / "near")]) == 0
+    held = [
+        [float(row["final_error"]) for row in read(tmp_path / name / "sweep.csv")]
+        for name in ("near", "far")
+    ]
+    np.testing.assert_allclose(*held, rtol=1e-9, atol=1e-12)
+    for error in (FileNotFoundError("cell's own"), TimeoutError("cell's own")):
+
+        def failing(*asked: Any, error: Exception = error) -> None:
+            raise error
+
+        monkeypatch.setattr(sweeping, "_far", failing)
+        capsys.readouterr()
+        assert main([*far, str(tmp_path / type(error).__name__)]) == 2
+        *_, told = capsys.readouterr().err.splitlines()
+        assert f"a worker of {cluster[0]} failed: {type(error).__name__}: cell's own; 0 of" in told
 
 
 def test_a_scheduler_that_is_not_there_is_told_in_one_line(
